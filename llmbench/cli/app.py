@@ -1,0 +1,166 @@
+"""The `llmbench` command: lists the commands, imports the one that is called, maps errors to exit codes.
+
+This is the one place where an exception becomes an exit code: what a user can mend (`LlmbenchError`) is a
+message without a traceback, anything else is a crash (1). The codes are those of `errors.py`; beside them 130 for
+an interrupt and 141 for a reader of our output that left (`llmbench … | head`), as shells count them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from llmbench import __version__
+from llmbench.cli.console import prepare_streams
+from llmbench.errors import CannotMeasure, LlmbenchError, UsageError
+
+EXIT_CRASH: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_CANNOT_MEASURE: Final = 3
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+
+# In the order of the help text. The lines stand here, so that `--help` imports no command.
+COMMANDS: Final[dict[str, str]] = {
+    "run": "Replay a scenario against an endpoint, print the summary, write the run folder.",
+    "check": "Validate scenario files without sending anything: every mistake at once.",
+    "report": "Rebuild the reports of a run folder from its raw records.",
+    "serve": "Serve a model with the bundled reference engine.",
+    "mock": "Serve a fake endpoint with exact delays, and faults on demand.",
+    "models": "List the models of the reference engine.",
+    "scenarios": "List the bundled scenarios.",
+    "schema": "Print the JSON Schema of the scenario file.",
+    "init": "Write a commented starter scenario.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are the modules of this package, each imported when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(unknown_command(args[0]))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:
+            discard_stdout()
+            raise typer.Exit(EXIT_BROKEN_PIPE) from None
+
+
+def load_command(name: str) -> Any:
+    """The command that `llmbench/cli/<name>.py` defines."""
+    module = import_module(f"llmbench.cli.{name}")
+    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    settings = getattr(module, "CONTEXT_SETTINGS", None)
+    single.command(name, context_settings=settings, rich_help_panel=None)(module.command)
+    return typer.main.get_command(single)
+
+
+def unknown_command(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, COMMANDS, n=1)
+    remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+    return f"no command '{name}'; {remedy}"
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"llmbench {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="llmbench",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback(epilog="llmbench COMMAND --help describes a command's options.")
+def llmbench(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and leave."),
+    ] = False,
+) -> None:
+    """Load tests for OpenAI-compatible LLM endpoints."""
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of an error that ended the program (the tree of `errors.py`)."""
+    match error:
+        case UsageError():
+            return EXIT_USAGE
+        case CannotMeasure() | LlmbenchError():
+            return EXIT_CANNOT_MEASURE
+        case KeyboardInterrupt():
+            return EXIT_INTERRUPTED
+        case BrokenPipeError():
+            return EXIT_BROKEN_PIPE
+        case _:
+            return EXIT_CRASH
+
+
+def discard_stdout() -> None:
+    """Let the interpreter's last flush go nowhere: the reader of our output has left."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the command line and return its exit code; never raises."""
+    prepare_streams()
+    try:
+        app(args, prog_name="llmbench")
+        sys.stdout.flush()
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else EXIT_CRASH if leaving.code else 0
+    except LlmbenchError as error:
+        print(error, file=sys.stderr)
+        return exit_code_of(error)
+    except BrokenPipeError as error:
+        discard_stdout()
+        return exit_code_of(error)
+    except KeyboardInterrupt as error:
+        return exit_code_of(error)
+    except Exception as error:  # noqa: BLE001 - the last line of defence turns a crash into a report
+        report_crash(error)
+        return exit_code_of(error)
+    return 0
+
+
+def report_crash(error: Exception) -> None:
+    """The traceback, and what to do with it. Frames only: a local variable could hold an API key."""
+    import traceback
+
+    traceback.print_exception(error, file=sys.stderr)
+    print(
+        f"\nThis is a bug in llmbench {__version__}; please report it with the lines above and the scenario.",
+        file=sys.stderr,
+    )
