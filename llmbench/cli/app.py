@@ -1,8 +1,8 @@
 """The `llmbench` command: lists the commands, imports the one that is called, maps errors to exit codes.
 
 This is the one place where an exception becomes an exit code: what a user can mend (`LlmbenchError`) is a
-message without a traceback, anything else is a crash (1). The codes are those of `errors.py`; beside them 130 for
-an interrupt and 141 for a reader of our output that left (`llmbench … | head`), as shells count them.
+message without a traceback, anything else is a crash (1). The codes are those of `errors.py`; beside them 130
+for an interrupt and 141 for a reader of our output that left (`llmbench … | head`), as shells count them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
-from typing import Final, TextIO
+from typing import Final
 
 # What a summary may hold beyond ASCII, and how it reads where only ASCII can be shown.
 PLAIN: Final[dict[str, str]] = {
@@ -16,6 +16,7 @@ PLAIN: Final[dict[str, str]] = {
     "–": "-",
     "—": "-",
     "─": "-",
+    "━": "=",
     "│": "|",
     "…": "...",
     "µ": "u",
@@ -41,10 +42,3 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="llmbench.degrade")
-
-
-def is_terminal(stream: TextIO) -> bool:
-    """Whether a block on this stream can be rewritten (a terminal, and not a dumb one)."""
-    import os
-
-    return stream.isatty() and os.environ.get("TERM", "") != "dumb"
