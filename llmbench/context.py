@@ -1,0 +1,116 @@
+"""What the numbers of a run must be read with: facts about the run that no single request record holds.
+
+Written into run.json when a run starts and again when it ends, so that every report can be rebuilt from the
+folder alone. Instants are integer nanoseconds from the start of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, Self
+
+
+class Limit(Protocol):
+    """One line of the scenario's `slo:`. Limits are seconds, shares or rates per second."""
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def stat(self) -> str: ...
+    @property
+    def limit(self) -> float: ...
+    @property
+    def higher_is_better(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedLimit:
+    """A limit read back from run.json."""
+
+    metric: str
+    stat: str
+    limit: float
+    higher_is_better: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWindow:
+    """One stage of the load: its label and when it began and ended."""
+
+    label: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The run that a set of records belongs to.
+
+    `planned` counts every planned request, warm-up included; None where a closed loop decides as it goes.
+    Requests below `num_warmup` are warm-up. `window_ns` is the planned measured window, from the end of the
+    warm-up to the end of the planned duration; None for a run bounded by a number of requests.
+    `load` is one line for people ("open loop, Poisson 4/s for 60 s after 10 s of warm-up").
+    `killed` says that the process ended without writing its results: records may be missing.
+    `tenant_slo` replaces `slo` for the requests of that tenant.
+    """
+
+    name: str
+    open_loop: bool
+    planned: int | None = None
+    num_warmup: int = 0
+    window_ns: tuple[int, int] | None = None
+    interrupted: bool = False
+    killed: bool = False
+    rate_asked_per_s: float | None = None
+    max_in_flight: int | None = None
+    cache_hits_expected: bool = False
+    target: str | None = None
+    model: str | None = None
+    server: str | None = None
+    load: str | None = None
+    seed: int | None = None
+    started: str | None = None
+    slo: tuple[Limit, ...] = ()
+    tenant_slo: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict)
+    stages: tuple[StageWindow, ...] = ()
+    instrument: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; `from_json` reads them back."""
+        plain: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain["window_ns"] = None if self.window_ns is None else list(self.window_ns)
+        plain["slo"] = [_limit_to_json(limit) for limit in self.slo]
+        plain["tenant_slo"] = {
+            tenant: [_limit_to_json(limit) for limit in limits] for tenant, limits in self.tenant_slo.items()
+        }
+        plain["stages"] = [
+            {"label": stage.label, "start_ns": stage.start_ns, "end_ns": stage.end_ns}
+            for stage in self.stages
+        ]
+        plain["instrument"] = dict(self.instrument)
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Self:
+        """The context that `to_json` wrote. Unknown keys are left out; KeyError or TypeError if foreign."""
+        known = {item.name for item in fields(cls)}
+        values = {key: value for key, value in plain.items() if key in known}
+        window = values.get("window_ns")
+        values["window_ns"] = None if window is None else (int(window[0]), int(window[1]))
+        values["slo"] = tuple(StatedLimit(**limit) for limit in plain.get("slo", ()))
+        values["tenant_slo"] = {
+            tenant: tuple(StatedLimit(**limit) for limit in limits)
+            for tenant, limits in plain.get("tenant_slo", {}).items()
+        }
+        values["stages"] = tuple(StageWindow(**stage) for stage in plain.get("stages", ()))
+        return cls(**values)
+
+
+def _limit_to_json(limit: Limit) -> dict[str, Any]:
+    return {
+        "metric": limit.metric,
+        "stat": limit.stat,
+        "limit": limit.limit,
+        "higher_is_better": limit.higher_is_better,
+    }
