@@ -1,0 +1,115 @@
+"""The raw capture of one request, and the seam between the runner and a transport.
+
+A transport does as little as it can while streams are running: it stamps each socket read on one
+monotonic clock and keeps the bytes. What the bytes mean is decided later, by `decode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Breakage = Literal["connect", "reset", "closed", "protocol", "timeout", "no_progress", "cancelled"]
+"""Why an exchange ended without a whole HTTP response.
+
+connect      no connection could be made (refused, unresolved, TLS, connect timeout)
+reset        the connection broke (RST, EPIPE) before the response was whole
+closed       the peer closed the connection cleanly before the response was whole
+protocol     bytes that are not HTTP
+timeout      the whole-request timeout passed
+no_progress  nothing arrived for the no-progress timeout
+cancelled    the run was stopped
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """One request ready to be sent. `payload` is the JSON body; `request_id` goes out as X-Request-Id."""
+
+    index: int
+    payload: bytes
+    request_id: str
+
+
+class Exchange:
+    """One request on the wire, as it happened. Filled by a transport, read by `decode`.
+
+    chunks       body bytes in order of arrival, transfer coding removed, content coding kept
+    read_ns      one stamp for each socket read that brought body bytes
+    read_chunks  for each such read, how many `chunks` had arrived when it was done
+    headers      lower-case names; values as text
+    `*_ns`       nanoseconds of the run's monotonic clock, None when it did not happen
+    """
+
+    __slots__ = (
+        "breakage",
+        "chunks",
+        "connect_ns",
+        "detail",
+        "end_ns",
+        "headers",
+        "headers_ns",
+        "index",
+        "last_ns",
+        "read_chunks",
+        "read_ns",
+        "request_id",
+        "sent_ns",
+        "start_ns",
+        "status",
+    )
+
+    def __init__(self, index: int, request_id: str, start_ns: int) -> None:
+        self.index = index
+        self.request_id = request_id
+        self.start_ns = start_ns  # when the runner handed it over; before any connection was made
+        self.connect_ns: int | None = None  # nanoseconds spent connecting; None on a kept connection
+        self.sent_ns: int | None = None
+        self.headers_ns: int | None = None
+        self.last_ns = start_ns  # the latest sign of life, for the no-progress timeout
+        self.end_ns: int | None = None
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
+        self.chunks: list[bytes] = []
+        self.read_ns: list[int] = []
+        self.read_chunks: list[int] = []
+        self.breakage: Breakage | None = None
+        self.detail: str | None = None
+
+    def break_off(self, breakage: Breakage, detail: str, end_ns: int) -> None:
+        """Ends the exchange as broken; what had arrived is kept."""
+        self.breakage = breakage
+        self.detail = detail
+        self.end_ns = end_ns
+
+
+Done = Callable[[Exchange], None]
+"""Called once for each exchange, on the event loop, when it has ended in whatever way."""
+
+
+class Transport(Protocol):
+    """The seam. Methods are called on the event loop's thread; none of them raises for the peer's faults."""
+
+    name: str
+
+    async def open(self, connections: int) -> None:
+        """Resolves the address and makes up to `connections` connections ahead of time."""
+
+    def send(self, outgoing: Outgoing, done: Done) -> None:
+        """Starts one request now. `done` is called exactly once, never before `send` has returned."""
+
+    def abort(self, detail: str) -> None:
+        """Ends every exchange in flight as cancelled."""
+
+    async def close(self) -> None:
+        """Closes every connection. Exchanges in flight are cancelled first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds. `total_s` counts from the hand-over, `no_progress_s` from the last byte that arrived."""
+
+    connect_s: float = 10.0
+    total_s: float = 120.0
+    no_progress_s: float = 60.0

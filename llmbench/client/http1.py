@@ -1,0 +1,393 @@
+"""The fast transport: HTTP/1.1 on a bare asyncio protocol, parsed by httptools.
+
+What it does while a stream runs is all there is on the hot path: take the time at the socket read,
+undo the transfer coding (in C), keep the bytes. No event is looked at before the response has ended.
+
+- Kept connections are reused newest first, and replaced before a server would close them: a request
+  sent into a closing connection would fail through no fault of the server's. Nothing is ever sent twice.
+- A request is written by `send(2)` straight away, not queued to the end of the loop's turn, so that the
+  send stamp is the time at which its last byte was in the kernel.
+- A response ends with its HTTP message. When `data: [DONE]` has come and the message lingers, the
+  connection is given up after `LINGER_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import httptools
+
+from llmbench.client.deadlines import Deadlines
+from llmbench.client.exchange import Breakage, Done, Exchange, Outgoing, Timeouts
+from llmbench.client.wire import Destination
+
+IDLE_LIMIT_S: Final = 4.0
+"""Kept connections are used for this long at most after their last response: common servers close theirs
+after 5 s (uvicorn, Node.js)."""
+LINGER_S: Final = 0.05
+"""How long a message may go on after `data: [DONE]`."""
+_SPARE_CONNECTIONS: Final = 4
+_DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
+
+Sockaddr = tuple[Any, ...] | str
+
+
+class FastTransport:
+    """Keep-alive connections to one server, each carrying one request at a time."""
+
+    name = "fast"
+
+    def __init__(
+        self,
+        destination: Destination,
+        timeouts: Timeouts,
+        *,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._destination = destination
+        self._timeouts = timeouts
+        self._tls = tls
+        self.clock = clock
+        self.deadlines = Deadlines(timeouts, clock)
+        self._prefix = destination.request_head()
+        self._addresses: list[tuple[int, Sockaddr]] = []
+        self._idle: list[_Connection] = []
+        self._connections: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._spares = 0
+        self._tending: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    async def open(self, connections: int) -> None:
+        """Resolves the host and makes `connections` connections; those that fail are left for `send` to report."""
+        self._addresses = await self._resolve()
+        self.deadlines.start()
+        self._spares = min(connections, _SPARE_CONNECTIONS)
+        await asyncio.gather(*(self._add_spare() for _ in range(connections)))
+        self._tend()
+
+    def send(self, outgoing: Outgoing, done: Done) -> None:
+        """Sends on a kept connection when there is one, else on a new one."""
+        exchange = Exchange(outgoing.index, outgoing.request_id, self.clock())
+        message = b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+            self._prefix,
+            outgoing.request_id.encode("ascii"),
+            len(outgoing.payload),
+            outgoing.payload,
+        )
+        connection = self._take_idle()
+        if connection is None:
+            self._spawn(self._connect_and_send(exchange, message, done))
+        else:
+            connection.start(exchange, message, done)
+
+    def abort(self, detail: str) -> None:
+        """Ends every exchange in flight as cancelled."""
+        self.deadlines.expire_all("cancelled", detail)
+
+    async def close(self) -> None:
+        """Cancels what is in flight and closes every connection."""
+        self._closing = True
+        self.abort("the transport was closed")
+        self.deadlines.stop()
+        if self._tending is not None:
+            self._tending.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.shut()
+        await asyncio.sleep(0)
+
+    # ---- connections
+
+    def release(self, connection: _Connection) -> None:
+        """A connection whose response has ended and that may carry another."""
+        if self._closing:
+            connection.shut()
+        else:
+            self._idle.append(connection)
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection that has gone."""
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _take_idle(self) -> _Connection | None:
+        oldest = self.clock() - round(IDLE_LIMIT_S * 1e9)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.idle_since_ns >= oldest:
+                return connection
+            # newest first: when this one is too old, so are all the others
+            stale = [connection, *self._idle]
+            self._idle.clear()
+            for one in stale:
+                one.shut()
+        return None
+
+    async def _add_spare(self) -> None:
+        try:
+            self._idle.append(await self._connect())
+        except (OSError, TimeoutError):
+            return  # the first request to need it will meet the same fault, and record it
+
+    def _tend(self) -> None:
+        """Once a second: idle connections that have grown too old to be trusted are replaced by a few new ones."""
+        oldest = self.clock() - round(IDLE_LIMIT_S * 1e9)
+        stale = [one for one in self._idle if one.idle_since_ns < oldest]
+        for connection in stale:
+            self._idle.remove(connection)
+            connection.shut()
+        for _ in range(min(len(stale), self._spares - len(self._idle))):
+            self._spawn(self._add_spare())
+        self._tending = asyncio.get_running_loop().call_later(1.0, self._tend)
+
+    async def _connect_and_send(self, exchange: Exchange, message: bytes, done: Done) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def expire(breakage: Breakage, detail: str) -> None:
+            self.deadlines.remove(exchange)
+            exchange.break_off(breakage, detail, self.clock())
+            task.cancel()
+
+        self.deadlines.add(exchange, expire)
+        try:
+            connection = await self._connect()
+        except asyncio.CancelledError:
+            if exchange.breakage is None:
+                raise
+            done(exchange)
+            return
+        except (OSError, TimeoutError) as error:
+            self.deadlines.remove(exchange)
+            exchange.break_off("connect", describe_connect_error(error, self._timeouts), self.clock())
+            done(exchange)
+            return
+        exchange.connect_ns = self.clock() - exchange.start_ns
+        connection.start(exchange, message, done)
+
+    async def _connect(self) -> _Connection:
+        async with asyncio.timeout(self._timeouts.connect_s):
+            error: OSError | None = None
+            for family, sockaddr in self._addresses:
+                try:
+                    return await self._connect_to(family, sockaddr)
+                except OSError as failure:
+                    error = failure
+            raise error or OSError("the host has no address")
+
+    async def _connect_to(self, family: int, sockaddr: Sockaddr) -> _Connection:
+        loop = asyncio.get_running_loop()
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            if family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, sockaddr)
+            connection = _Connection(self, None if self._tls else sock)
+            server_name = self._destination.address.host if self._tls else None
+            await loop.create_connection(
+                lambda: connection, sock=sock, ssl=self._tls, server_hostname=server_name
+            )
+        except BaseException:
+            sock.close()
+            raise
+        self._connections.add(connection)
+        return connection
+
+    async def _resolve(self) -> list[tuple[int, Sockaddr]]:
+        address = self._destination.address
+        if address.unix_socket is not None:
+            return [(socket.AF_UNIX, address.unix_socket)]
+        found = await asyncio.get_running_loop().getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )
+        return [(family, cast(Sockaddr, sockaddr)) for family, _, _, _, sockaddr in found]
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; at most one exchange at a time. The methods httptools calls are named by it."""
+
+    def __init__(self, pool: FastTransport, sock: socket.socket | None) -> None:
+        self._pool = pool
+        self._sock = sock  # None over TLS, where only the transport can write
+        self._clock = pool.clock
+        self._wire: asyncio.Transport | None = None
+        self._exchange: Exchange | None = None
+        self._done: Done | None = None
+        self._num_served = 0
+        self.idle_since_ns = pool.clock()
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._chunks: list[bytes] = []
+        self._num_counted = 0
+        self._has_headers = False
+        self._complete = False
+        self.on_body = self._chunks.append  # C calling C: no Python frame for each chunk
+        self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
+
+    # ---- one exchange
+
+    def start(self, exchange: Exchange, message: bytes, done: Done) -> None:
+        """Sends a request now; the stamp is taken when its last byte was handed over."""
+        self._exchange = exchange
+        self._done = done
+        self._has_headers = self._complete = False
+        self._pool.deadlines.add(exchange, self._fail)
+        sent = 0
+        if self._sock is not None:
+            try:
+                sent = self._sock.send(message)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                detail = self._broken_detail(error)
+                asyncio.get_running_loop().call_soon(self._fail_exchange, exchange, "reset", detail)
+                return
+        if sent < len(message) and self._wire is not None:
+            self._wire.write(message[sent:] if sent else message)
+        exchange.sent_ns = exchange.last_ns = self._clock()
+
+    def data_received(self, data: bytes) -> None:
+        """A socket read: the time first, then the bytes."""
+        now = self._clock()
+        exchange = self._exchange
+        if exchange is None:
+            self.shut()  # bytes that nobody asked for: the connection cannot be trusted
+            return
+        exchange.last_ns = now
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            self._fail("protocol", f"not HTTP: {error}; it began {data[:60]!r}")
+            return
+        num_chunks = len(self._chunks)
+        if num_chunks != self._num_counted:
+            self._num_counted = num_chunks
+            exchange.read_ns.append(now)
+            exchange.read_chunks.append(num_chunks)
+        if exchange.headers_ns is None and self._has_headers:
+            exchange.headers_ns = now
+        if self._complete:
+            self._finish(now, keep=self._parser.should_keep_alive())
+        elif b"[DONE]" in data and _DONE.search(b"".join(self._chunks[-3:])):
+            asyncio.get_running_loop().call_later(LINGER_S, self._end_lingering, exchange, now)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, as it came."""
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The whole head is there; 1xx answers announce another one."""
+        exchange = self._exchange
+        status = self._parser.get_status_code()
+        if exchange is None or status < 200:
+            self._headers.clear()
+            return
+        exchange.status = status
+        self._has_headers = True
+
+    def on_message_complete(self) -> None:
+        """The body's last byte was fed; acted upon when the read's bytes have been booked."""
+        self._complete = self._has_headers
+
+    def _end_lingering(self, exchange: Exchange, done_ns: int) -> None:
+        if self._exchange is exchange:
+            self._finish(done_ns, keep=False)
+
+    def _finish(self, now: int, *, keep: bool) -> None:
+        exchange, done = self._settle(now)
+        self._num_served += 1
+        if keep:
+            self.idle_since_ns = now
+            self._pool.release(self)
+        else:
+            self.shut()
+        done(exchange)
+
+    def _fail(self, breakage: Breakage, detail: str) -> None:
+        exchange, done = self._settle(self._clock())
+        exchange.breakage = breakage
+        exchange.detail = detail
+        self.shut()
+        done(exchange)
+
+    def _fail_exchange(self, exchange: Exchange, breakage: Breakage, detail: str) -> None:
+        if self._exchange is exchange:
+            self._fail(breakage, detail)
+
+    def _settle(self, now: int) -> tuple[Exchange, Done]:
+        """Hands what was captured to the exchange and makes the connection ready for another."""
+        exchange, done = self._exchange, self._done
+        assert exchange is not None and done is not None
+        exchange.end_ns = now
+        exchange.chunks = self._chunks.copy()
+        exchange.headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers
+        }
+        self._chunks.clear()
+        self._headers.clear()
+        self._num_counted = 0
+        self._exchange = self._done = None
+        self._pool.deadlines.remove(exchange)
+        return exchange, done
+
+    # ---- the connection itself
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._wire = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer closed, or the connection broke. A body without a length ends here, whole."""
+        self._pool.forget(self)
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if exc is None and self._has_headers and self._ends_with_connection():
+            self._finish(self._clock(), keep=False)
+        elif exc is None:
+            self._fail("closed", self._broken_detail(None))
+        else:
+            self._fail("reset", self._broken_detail(exc))
+
+    def shut(self) -> None:
+        """Closes at once. Safe to call twice."""
+        self._pool.forget(self)
+        if self._wire is not None and not self._wire.is_closing():
+            self._wire.abort()
+
+    def _ends_with_connection(self) -> bool:
+        names = {name.lower() for name, _ in self._headers}
+        return not names & {b"content-length", b"transfer-encoding"}
+
+    def _broken_detail(self, error: Exception | None) -> str:
+        what = str(error) if error is not None and str(error) else "connection closed by the server"
+        exchange = self._exchange
+        if exchange is not None and exchange.status is not None:
+            return f"{what} in the middle of the response"
+        if self._num_served:
+            return f"{what} before any answer, on a kept connection (request {self._num_served + 1} on it)"
+        return f"{what} before any answer"
+
+
+def describe_connect_error(error: BaseException, timeouts: Timeouts) -> str:
+    """A connect failure in words: refused, timed out, TLS."""
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no connection within {timeouts.connect_s:g} s (target.connect_timeout)"
+    return str(error) or type(error).__name__

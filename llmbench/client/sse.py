@@ -1,0 +1,120 @@
+"""Server-sent events: bytes in, events out (WHATWG HTML, section 9.2). No I/O, no clock.
+
+`split_events` takes the whole body of a finished response as the chunks it arrived in and tells, for
+each event, its name, its data and the offset of the byte that completed it. Offsets, not times, so
+that the caller can attribute an event to the read that completed it.
+
+Only CR, LF and CRLF end a line: U+2028 and its like are text. Nothing limits the length of a line,
+and the work is linear in the number of bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from itertools import accumulate
+from typing import NamedTuple
+
+_BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+_FIELD = re.compile(rb"\s*(?:\xef\xbb\xbf)?(?:data|event|id|retry)?:")
+
+
+class Event(NamedTuple):
+    """One event with data. `end` is the body offset just past the byte that completed it."""
+
+    name: bytes | None
+    data: bytes
+    end: int
+
+
+def split_events(body: bytes) -> list[Event]:
+    """All events of a body that carry data, in order. Comments and events without data are left out.
+
+    A body that stops without a blank line still yields its last event: many servers forget it.
+    """
+    shift = 3 if body.startswith(_BOM) else 0
+    text = body[shift:] if shift else body
+    if b"\r" in text:
+        return _split_any(text, shift)
+    return _split_lf(text, shift)
+
+
+def _split_lf(text: bytes, shift: int) -> list[Event]:
+    events: list[Event] = []
+    end = shift
+    pieces = text.split(b"\n\n")
+    last = len(pieces) - 1
+    for number, piece in enumerate(pieces):
+        end += len(piece) + 2
+        # the common shape first: one line, `data: …`
+        if piece.startswith(b"data: ") and b"\n" not in piece:
+            events.append(Event(None, piece[6:], end if number < last else end - 2))
+        elif piece:
+            event = _read_fields(piece.split(b"\n"))
+            if event is not None:
+                events.append(Event(event[0], event[1], end if number < last else end - 2))
+    return events
+
+
+def _split_any(text: bytes, shift: int) -> list[Event]:
+    events: list[Event] = []
+    start = 0
+    for blank in _BLANK_LINE.finditer(text):
+        event = _read_fields(_LINE_END.split(text[start : blank.start()]))
+        start = blank.end()
+        if event is not None:
+            # the CR of a CRLF already ends the line: a LF in a later read completes nothing
+            done = start - 1 if text[start - 2 : start] == b"\r\n" else start
+            events.append(Event(event[0], event[1], shift + done))
+    if start < len(text):
+        event = _read_fields(_LINE_END.split(text[start:]))
+        if event is not None:
+            events.append(Event(event[0], event[1], shift + len(text)))
+    return events
+
+
+def _read_fields(lines: list[bytes]) -> tuple[bytes | None, bytes] | None:
+    """The (name, data) of one event's lines; None when it has no data field (comments, pings)."""
+    name: bytes | None = None
+    data: list[bytes] = []
+    for line in lines:
+        field, colon, value = line.partition(b":")
+        if colon and value.startswith(b" "):
+            value = value[1:]
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value
+    if not data:
+        return None
+    joined = b"\n".join(data)
+    return (name, joined) if joined else None
+
+
+def looks_like_events(body: bytes) -> bool:
+    """Whether a body without a Content-Type starts as an event stream does."""
+    return _FIELD.match(body) is not None
+
+
+def decompress(chunks: list[bytes], coding: str) -> list[bytes]:
+    """The chunks with gzip or deflate undone, one output for each input, so that offsets still map to reads.
+
+    Raises ValueError for an unknown coding or broken data.
+    """
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        raise ValueError(f"Content-Encoding {coding!r} is not understood")
+    inflater = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, told by the header
+    try:
+        return [inflater.decompress(chunk) for chunk in chunks]
+    except zlib.error as error:
+        raise ValueError(f"broken {coding} data: {error}") from error
+
+
+def read_ends(chunks: list[bytes], read_chunks: list[int]) -> list[int]:
+    """For each read, the body offset just past its last byte. Shapes: `read_chunks` [R] -> [R]."""
+    if not chunks:
+        return [0] * len(read_chunks)
+    sizes = list(accumulate(map(len, chunks)))
+    return [sizes[count - 1] if count else 0 for count in read_chunks]
