@@ -1,0 +1,1 @@
+"""Scenarios: what to send, how fast, and what counts as good; read from YAML, typed, checked."""

@@ -1,0 +1,265 @@
+"""Field types that are more than a quantity: engine options, headers, bodies, ramps, and the like."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationInfo, WithJsonSchema
+
+from llmbench.scenario import units
+from llmbench.scenario.address import parse_address
+from llmbench.scenario.fields import (
+    RATE_PATTERN,
+    is_from_file,
+    parse_count,
+    parse_flag,
+    parse_stat,
+    parse_text,
+)
+from llmbench.scenario.masking import MASK, MaskedDict
+from llmbench.scenario.objectives import LATENCY_METRICS
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FRAMING_HEADERS = ("content-length", "transfer-encoding", "connection", "host")
+_OPTION_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = re.compile(r"[^\W_][\w .+-]{0,99}")
+_AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})
+_BODY_KEYS_SET_ELSEWHERE = {
+    "model": "target.model",
+    "stream": "target.stream",
+    "ignore_eos": "target.ignore_eos",
+    "messages": "workload",
+    "prompt": "workload",
+    "input": "workload",
+    "max_tokens": "workload.output_tokens",
+    "max_completion_tokens": "workload.output_tokens",
+    "max_output_tokens": "workload.output_tokens",
+}
+
+
+class RampTo(NamedTuple):
+    """Where a ramp ends: at a rate (open loop) or at a concurrency (closed loop)."""
+
+    rate_per_s: float | None
+    concurrency: int | None
+
+
+def _read_ramp(value: object, info: ValidationInfo) -> RampTo:
+    if isinstance(value, RampTo):
+        return value
+    if isinstance(value, float) and not is_from_file(info):
+        return RampTo(value, None)
+    if isinstance(value, str) and units.bare_number(value) is None:
+        return RampTo(units.parse_rate(value), None)
+    count = parse_count(value)
+    if count < 0:
+        raise ValueError("must be 0 or more")
+    return RampTo(None, count)
+
+
+def _write_ramp(ramp: RampTo) -> str | int | None:
+    return units.format_rate(ramp.rate_per_s) if ramp.rate_per_s is not None else ramp.concurrency
+
+
+def _read_name(value: object) -> str:
+    name = parse_text(value).strip()
+    if not _NAME.fullmatch(name):
+        raise ValueError("write letters, digits, blanks and . _ + - (at most 100; it names the run folder)")
+    return name
+
+
+def _read_engine(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError("write a mapping of options, as in {model: tiny}")
+    for key, item in value.items():
+        if not isinstance(key, str) or not _OPTION_NAME.fullmatch(key):
+            fixed = re.sub(r"[^a-z0-9]+", "_", str(key).lower()).strip("_") or "model"
+            raise ValueError(f"an option is spelled {fixed}, not {str(key)[:40]}")
+        if not isinstance(item, str | int | float):
+            raise ValueError(f"{key} must be text, a number, true or false")
+        _refuse_ambiguous(key, item)
+        if isinstance(item, float) and not math.isfinite(item):
+            raise ValueError(f"{key} must be finite")
+    return dict(value)
+
+
+def _refuse_ambiguous(key: str, item: object) -> None:
+    if isinstance(item, str) and item.lower() in _AMBIGUOUS:
+        meant = "true" if item.lower() in ("yes", "on", "y") else "false"
+        raise ValueError(f"{key}: {item} is text in YAML 1.2 and a truth value in 1.1; write {meant}")
+
+
+def _read_body(value: object) -> MaskedDict:
+    if not isinstance(value, Mapping):
+        raise ValueError("write a mapping, as in {temperature: 0}")
+    for key, item in value.items():
+        if key in _BODY_KEYS_SET_ELSEWHERE:
+            raise ValueError(f"{key} is set by {_BODY_KEYS_SET_ELSEWHERE[key]}, not here")
+        _refuse_ambiguous(str(key), item)
+    try:
+        json.dumps(value, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(
+            "holds what JSON cannot say (a non-finite number, a date, half a character)"
+        ) from None
+    return MaskedDict(value)
+
+
+def _read_headers(value: object) -> MaskedDict:
+    if not isinstance(value, Mapping):
+        raise ValueError("write a mapping, as in {X-Tenant: a}")
+    headers: dict[str, str] = {}
+    for name, item in value.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise ValueError("a header's name holds letters, digits and -, nothing else")
+        if name.lower() in _FRAMING_HEADERS:
+            raise ValueError(f"{name} is set for each request; remove it")
+        if name.lower() in (known.lower() for known in headers):
+            raise ValueError(f"{name} is given twice (names of headers ignore case)")
+        headers[name] = header_value(name, item)
+    return MaskedDict(headers)
+
+
+def header_value(name: str, value: object) -> str:
+    """Text that may stand in a header; the message never repeats it, since it may be secret."""
+    text = parse_text("" if value is None else value).strip()
+    if any(ord(character) < 32 or ord(character) > 255 for character in text):
+        raise ValueError(f"the value of {name} holds a line end or a character that no header can carry")
+    return text
+
+
+def _read_api_key(value: object) -> SecretStr:
+    if isinstance(value, SecretStr):
+        return value
+    text = header_value("the key", value)
+    if " " in text:
+        raise ValueError("holds a blank; write the key alone, without Bearer")
+    return SecretStr(text)
+
+
+def _read_server_metrics(value: object) -> str | bool:
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    if isinstance(value, str) and "://" in value:
+        return parse_address(value).url
+    try:
+        return parse_flag(value)
+    except ValueError:
+        raise ValueError("write auto, true, false or the URL of a metrics page") from None
+
+
+def _read_auto_flag(value: object) -> str | bool:
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    try:
+        return parse_flag(value)
+    except ValueError:
+        raise ValueError("write auto, true or false") from None
+
+
+def _read_workers(value: object) -> str | int:
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    count = parse_count(value)
+    if not 1 <= count <= 1024:
+        raise ValueError("write auto or 1 to 1024")
+    return count
+
+
+def _read_tls_verify(value: object) -> str | bool:
+    try:
+        return parse_flag(value)
+    except ValueError:
+        if isinstance(value, str) and value.strip():
+            return value
+        raise ValueError("write true, false or the path of a CA file") from None
+
+
+def _read_until(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError("write a mapping, as in {ttft.p95: ±5%, at_most: 10m}")
+    for key, item in value.items():
+        if key == "at_most":
+            units.parse_duration(item)
+            continue
+        metric, _, stat = str(key).partition(".")
+        if metric not in LATENCY_METRICS or not stat:
+            raise ValueError("a key is at_most, or a metric and a statistic, as in ttft.p95")
+        parse_stat(stat)
+        units.parse_share(item.strip().removeprefix("±") if isinstance(item, str) else item)
+    return {str(key): str(item) for key, item in value.items()}
+
+
+def _read_matrix(value: object) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(value, Mapping):
+        raise ValueError("write a mapping of paths to lists, as in {load.concurrency: [1, 8]}")
+    for key, items in value.items():
+        if not isinstance(items, list | tuple) or not items:
+            raise ValueError(f"{key} needs a list of values, as in [1, 8, 64]")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("holds what JSON cannot say (a non-finite number, a date)") from None
+    return {str(key): tuple(items) for key, items in value.items()}
+
+
+def _one_of(*options: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": list(options)}, mode="validation")
+
+
+_OBJECT = {"type": "object"}
+_AUTO = {"const": "auto"}
+
+Name = Annotated[str, BeforeValidator(_read_name), WithJsonSchema({"type": "string", "minLength": 1})]
+Ramp = Annotated[
+    RampTo,
+    BeforeValidator(_read_ramp),
+    PlainSerializer(_write_ramp, when_used="json"),
+    _one_of({"type": "string", "pattern": RATE_PATTERN}, {"type": "integer", "minimum": 0}),
+]
+EngineOptions = Annotated[
+    dict[str, str | bool | int | float],
+    BeforeValidator(_read_engine),
+    WithJsonSchema({**_OBJECT, "additionalProperties": {"type": ["string", "number", "boolean"]}}),
+]
+Body = Annotated[dict[str, Any], BeforeValidator(_read_body), WithJsonSchema(_OBJECT)]
+Headers = Annotated[
+    dict[str, str],
+    BeforeValidator(_read_headers),
+    WithJsonSchema({**_OBJECT, "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}),
+]
+ApiKey = Annotated[
+    SecretStr,
+    BeforeValidator(_read_api_key),
+    PlainSerializer(lambda _: MASK, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string"}),
+]
+Url = Annotated[
+    str, BeforeValidator(lambda value: parse_address(value).url), WithJsonSchema({"type": "string"})
+]
+ServerMetrics = Annotated[
+    str | bool, BeforeValidator(_read_server_metrics), _one_of({"type": "boolean"}, {"type": "string"})
+]
+AutoFlag = Annotated[str | bool, BeforeValidator(_read_auto_flag), _one_of(_AUTO, {"type": "boolean"})]
+Workers = Annotated[
+    str | int,
+    BeforeValidator(_read_workers),
+    _one_of(_AUTO, {"type": "integer", "minimum": 1, "maximum": 1024}),
+]
+TlsVerify = Annotated[
+    str | bool, BeforeValidator(_read_tls_verify), _one_of({"type": "boolean"}, {"type": "string"})
+]
+Until = Annotated[
+    dict[str, str],
+    BeforeValidator(_read_until),
+    WithJsonSchema({**_OBJECT, "additionalProperties": {"type": "string"}}),
+]
+Matrix = Annotated[
+    dict[str, tuple[Any, ...]],
+    BeforeValidator(_read_matrix),
+    WithJsonSchema({**_OBJECT, "additionalProperties": {"type": "array", "minItems": 1}}),
+]
