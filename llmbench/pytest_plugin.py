@@ -5,8 +5,8 @@
         assert result.ttft < 0.5
 
 A test that uses the fixture is marked `latency` by itself and kept apart from unit tests: it runs when asked
-for (`pytest -m latency` or `pytest --llmbench-url URL`) and is deselected otherwise. Nothing of llmbench but this
-module is imported before a measurement.
+for (`pytest -m latency` or `pytest --llmbench-url URL`) and is deselected otherwise. Nothing of llmbench but
+this module is imported before a measurement.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--llmbench-url", metavar="URL", help="endpoint that tests with the llmbench fixture measure"
     )
     group.addoption("--llmbench-model", metavar="NAME", help="its model (default: the first it names)")
-    parser.addini("llmbench_url", "endpoint that tests with the llmbench fixture measure")
+    parser.addini("llmbench_url", "endpoint that the llmbench fixture measures")
     parser.addini("llmbench_model", "its model")
 
 
