@@ -13,7 +13,7 @@ format as OpenAI, Azure, vLLM, SGLang, llama.cpp and DeepSeek send it).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ PAUSE_EVERY = 64
 """Events between two pauses of `decode_steps`: some 0.2 ms of work."""
 EXCERPT = 300
 """Characters of a body that an error message quotes."""
-_GOOD_FINISH_ERRORS = frozenset({"error"})
+_FAILED_FINISH = frozenset({"error"})
 
 _OUTCOME_OF_BREAKAGE: dict[Breakage, tuple[str, str]] = {
     "connect": ("connect_error", "connection"),
@@ -97,7 +97,7 @@ def decode(exchange: Exchange, api: Api, *, stream: bool = True) -> Answer:
             return answer
 
 
-def decode_steps(exchange: Exchange, api: Api, *, stream: bool = True) -> Iterator[None]:
+def decode_steps(exchange: Exchange, api: Api, *, stream: bool = True) -> Generator[None, None, Answer]:
     """Decodes an exchange, pausing now and then; the generator's return value is the Answer."""
     answer = Answer(end_ns=exchange.end_ns)
     try:
@@ -244,7 +244,7 @@ class _StreamReader:
             reason = choice.get("finish_reason")
             if reason:
                 answer.finish_reason = str(reason)
-                if reason in _GOOD_FINISH_ERRORS:
+                if reason in _FAILED_FINISH:
                     answer.fail("bad_stream", "stream_error", f"finish_reason is {reason!r}")
             got = self._read_choice(choice, end)
             if got is not None:
@@ -396,7 +396,7 @@ class _StreamReader:
             answer.warn("usage_missing")
             answer.output_tokens, answer.token_source = num_events, "events"
         else:
-            answer.token_source = "usage"
+            answer.token_source = "usage"  # noqa: S105 - where a count is from, no password
         if num_events == 0:
             answer.event_tokens = []
         elif len(answer.choices) <= 1:
@@ -484,11 +484,9 @@ def _read_document(answer: Answer, body: bytes, api: Api, *, streamed: bool) -> 
         _read_whole_response(answer, document)
     else:
         _read_whole_choices(answer, document)
-    if answer.outcome == "ok" and not (
-        answer.choices or answer.reasoning or answer.tool_calls or answer.refusal
-    ):
-        if answer.finish_reason is None:
-            answer.fail("bad_stream", "empty", f"no output in the answer: {_excerpt(body)}")
+    said = answer.choices or answer.reasoning or answer.tool_calls or answer.refusal
+    if not said and answer.finish_reason is None:
+        answer.fail("bad_stream", "empty", f"no output in the answer: {_excerpt(body)}")
 
 
 def _read_whole_choices(answer: Answer, document: dict[str, Any]) -> None:
@@ -503,7 +501,7 @@ def _read_whole_choices(answer: Answer, document: dict[str, Any]) -> None:
                 {"name": function.get("name") or "", "arguments": function.get("arguments") or ""}
             )
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
-    if answer.finish_reason in _GOOD_FINISH_ERRORS:
+    if answer.finish_reason in _FAILED_FINISH:
         answer.fail("bad_stream", "stream_error", f"finish_reason is {answer.finish_reason!r}")
 
 

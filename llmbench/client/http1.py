@@ -66,7 +66,7 @@ class FastTransport:
         self._closing = False
 
     async def open(self, connections: int) -> None:
-        """Resolves the host and makes `connections` connections; those that fail are left for `send` to report."""
+        """Resolves the host and makes `connections` connections; `send` reports those that fail."""
         self._addresses = await self._resolve()
         self.deadlines.start()
         self._spares = min(connections, _SPARE_CONNECTIONS)
@@ -141,7 +141,7 @@ class FastTransport:
             return  # the first request to need it will meet the same fault, and record it
 
     def _tend(self) -> None:
-        """Once a second: idle connections that have grown too old to be trusted are replaced by a few new ones."""
+        """Once a second: idle connections too old to be trusted are replaced by a few new ones."""
         oldest = self.clock() - round(IDLE_LIMIT_S * 1e9)
         stale = [one for one in self._idle if one.idle_since_ns < oldest]
         for connection in stale:
@@ -334,7 +334,8 @@ class _Connection(asyncio.Protocol):
     def _settle(self, now: int) -> tuple[Exchange, Done]:
         """Hands what was captured to the exchange and makes the connection ready for another."""
         exchange, done = self._exchange, self._done
-        assert exchange is not None and done is not None
+        assert exchange is not None
+        assert done is not None
         exchange.end_ns = now
         exchange.chunks = self._chunks.copy()
         exchange.headers = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 
@@ -120,7 +120,7 @@ class HttpxTransport:
         finally:
             await response.aclose()
 
-    async def _stamped(self, exchange: Exchange, payload: bytes):  # type: ignore[no-untyped-def]
+    async def _stamped(self, exchange: Exchange, payload: bytes) -> AsyncIterator[bytes]:
         """The body as a stream of one piece; the code after the yield runs once it has been written."""
         yield payload
         exchange.sent_ns = exchange.last_ns = self._clock()

@@ -1,0 +1,10 @@
+"""A run as it happens: when to send, what came back, what is on disk, what a person sees meanwhile.
+
+`runner`          sends what the plan says and turns every exchange into a record
+`alarm`           waking at an absolute instant
+`slices`          decoding and rendering between socket reads
+`journal`         records on disk as requests end
+`tally`           counts and running percentiles for the live view, the timeline's rows
+`engine_process`  the bundled engine as a child, for the run's length
+`live`            the live view
+"""

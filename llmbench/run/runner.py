@@ -1,0 +1,342 @@
+"""Sends what the plan says when the plan says it, and turns every exchange into a record.
+
+    plan (due times) ─▶ alarm ─▶ transport.send ─▶ Exchange ─▶ slices: decode ─▶ RequestRecord ─▶ sink
+
+Open loop: every request has an absolute due time; a late wake-up sends at once whatever has become due and
+never shifts the rest. Above `max_in_flight` an arrival is recorded as dropped. Closed loop: a request ends
+and, after its think time, its slot sends the next. Every planned request ends as exactly one record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llmbench.client.decode import Answer, decode_steps
+from llmbench.client.exchange import Exchange, Outgoing, Transport
+from llmbench.client.wire import Api
+from llmbench.load.plan import Plan
+from llmbench.records import Outcome, RequestRecord
+from llmbench.run.alarm import Alarm
+from llmbench.run.slices import Slices
+
+READY_AHEAD = 256
+"""Requests rendered to bytes before they are due."""
+_RAMP_TICK_S = 0.05
+
+
+class Spec(Protocol):
+    """What a record keeps of the request that was planned."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def tenant(self) -> str | None: ...
+    @property
+    def session(self) -> str | None: ...
+    @property
+    def turn(self) -> int | None: ...
+    @property
+    def input_tokens_asked(self) -> int | None: ...
+    @property
+    def output_tokens_asked(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request ready to be sent, with what was planned for it."""
+
+    outgoing: Outgoing
+    spec: Spec
+
+
+@dataclass(slots=True, kw_only=True)
+class RunnerOptions:
+    """How the runner behaves. `scrub` takes secrets out of any text that came from the server."""
+
+    api: Api
+    stream: bool
+    max_in_flight: int
+    drain_timeout_s: float
+    save_text: bool = False
+    worker: int = 0
+    scrub: Callable[[str], str] = field(default=lambda text: text)
+
+
+class Runner:
+    """One run over one transport, on one event loop."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        prepare: Callable[[int], Prepared],
+        transport: Transport,
+        sink: Callable[[RequestRecord], None],
+        options: RunnerOptions,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._plan = plan
+        self._prepare = prepare
+        self._transport = transport
+        self._sink = sink
+        self._options = options
+        self._clock = clock
+        self._ready: deque[Prepared] = deque()
+        self._num_rendered = 0
+        self._next = 0  # index of the next request to be sent
+        self._measured = 0  # closed loop: measured requests started
+        self._waiting = 0  # closed loop: slots in their think time
+        self._stopped = False
+        self._refilling = False
+        self._finished = asyncio.Event()
+        self.epoch_ns = 0
+        self.in_flight = 0
+        self.num_sent = 0
+        self.num_ended = 0
+        self.interrupted = False
+
+    # ---- the run
+
+    async def run(self) -> None:
+        """Runs to the end: every planned request has been handed to the sink as a record."""
+        loop = asyncio.get_running_loop()
+        self._slices = Slices()
+        for _ in self._refill():
+            pass
+        self._alarm = Alarm(self._on_alarm)
+        self.epoch_ns = self._clock()
+        ramp: asyncio.TimerHandle | None = None
+        if self._plan.due_ns is not None:
+            self._due = self._plan.due_ns.tolist()
+            self._pace()
+        else:
+            self._fill_slots()
+            self._alarm.set(self.epoch_ns + self._closed_end_ns())
+            ramp = loop.call_later(_RAMP_TICK_S, self._ramp_tick)
+        await self._finished.wait()
+        self._alarm.close()
+        if ramp is not None:
+            ramp.cancel()
+        self._slices.finish()
+        self._account_for_the_rest()
+
+    def stop(self, *, interrupted: bool = False) -> None:
+        """Sends nothing more; what is in flight may still end, within the drain timeout."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self.interrupted = interrupted
+        self._start_drain()
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the run's start."""
+        return self._clock() - self.epoch_ns
+
+    @property
+    def num_undecoded(self) -> int:
+        """Jobs waiting for a slice: the decoder's backlog."""
+        return len(self._slices)
+
+    # ---- when to send
+
+    def _on_alarm(self) -> None:
+        if self._stopped:
+            return
+        if self._plan.due_ns is not None:
+            self._pace()
+        else:
+            self._stopped = True
+            self._start_drain()
+
+    def _pace(self) -> None:
+        """Open loop: sends everything that is due, then sleeps until the next."""
+        due, num_due = self._due, len(self._due)
+        while self._next < num_due:
+            due_ns = due[self._next]
+            if due_ns > self.now_ns():
+                self._alarm.set(self.epoch_ns + due_ns)
+                return
+            self._launch(due_ns)
+        self._stopped = True
+        self._start_drain()
+
+    def _fill_slots(self) -> None:
+        """Closed loop: starts requests until as many run (or think) as the plan has slots now."""
+        while not self._stopped and self.in_flight + self._waiting < self._plan.concurrency_at(self.now_ns()):
+            if self._closed_is_spent():
+                self._stopped = True
+                self._start_drain()
+                return
+            self._launch(None)
+
+    def _closed_end_ns(self) -> int:
+        plan = self._plan
+        never = 10**18
+        return plan.warmup_ns + plan.duration_ns if plan.duration_ns is not None else never
+
+    def _closed_is_spent(self) -> bool:
+        return self._plan.num_requests is not None and self._measured >= self._plan.num_requests
+
+    def _ramp_tick(self) -> None:
+        if not self._stopped:
+            self._fill_slots()
+            asyncio.get_running_loop().call_later(_RAMP_TICK_S, self._ramp_tick)
+
+    def _launch(self, due_ns: int | None) -> None:
+        index = self._next
+        self._next += 1
+        prepared = self._take(index)
+        phase = self._plan.phase_of(index, self.now_ns() if due_ns is None else due_ns)
+        if phase == "measure":
+            self._measured += 1
+        if due_ns is not None and self.in_flight >= self._options.max_in_flight:
+            record = self._record(prepared.spec, phase, due_ns, Outcome.DROPPED)
+            record.error = f"max_in_flight of {self._options.max_in_flight} was reached"
+            self._emit(record)
+            return
+        self.in_flight += 1
+        self.num_sent += 1
+        self._transport.send(
+            prepared.outgoing, lambda exchange: self._on_end(exchange, prepared.spec, phase, due_ns)
+        )
+
+    # ---- bodies, rendered before they are due
+
+    def _take(self, index: int) -> Prepared:
+        prepared = self._ready.popleft() if self._ready else self._render_next()
+        assert prepared.spec.index == index, "requests are rendered in the order they are sent"
+        if len(self._ready) < READY_AHEAD // 2 and not self._refilling:
+            self._refilling = True
+            self._slices.add(self._refill())
+        return prepared
+
+    def _refill(self) -> Iterator[None]:
+        limit = self._plan_size()
+        while len(self._ready) < READY_AHEAD and (limit is None or self._num_rendered < limit):
+            self._ready.append(self._render_next())
+            yield
+        self._refilling = False
+
+    def _render_next(self) -> Prepared:
+        prepared = self._prepare(self._num_rendered)
+        self._num_rendered += 1
+        return prepared
+
+    def _plan_size(self) -> int | None:
+        return None if self._plan.due_ns is None else len(self._plan.due_ns)
+
+    # ---- what came back
+
+    def _on_end(self, exchange: Exchange, spec: Spec, phase: str, due_ns: int | None) -> None:
+        self.in_flight -= 1
+        self._slices.add(self._digest(exchange, spec, phase, due_ns))
+        if self._stopped:
+            self._settle_if_drained()
+        elif due_ns is None:
+            self._next_in_slot(spec.index)
+
+    def _next_in_slot(self, index: int) -> None:
+        think_ns = self._plan.think_time_ns(index)
+        if think_ns <= 0:
+            self._fill_slots()
+            return
+        self._waiting += 1
+        asyncio.get_running_loop().call_later(think_ns / 1e9, self._think_no_more)
+
+    def _think_no_more(self) -> None:
+        self._waiting -= 1
+        self._fill_slots()
+
+    def _digest(self, exchange: Exchange, spec: Spec, phase: str, due_ns: int | None) -> Iterator[None]:
+        """A job for the slices: decodes an exchange, then hands its record on."""
+        answer = yield from decode_steps(exchange, self._options.api, stream=self._options.stream)
+        record = self._record(spec, phase, due_ns, Outcome(answer.outcome))
+        self._fill(record, exchange, answer)
+        self._emit(record)
+
+    def _record(self, spec: Spec, phase: str, due_ns: int | None, outcome: Outcome) -> RequestRecord:
+        return RequestRecord(
+            index=spec.index,
+            phase=phase,
+            outcome=outcome,
+            tenant=spec.tenant,
+            session=spec.session,
+            turn=spec.turn,
+            due_ns=due_ns,
+            input_tokens_asked=spec.input_tokens_asked,
+            output_tokens_asked=spec.output_tokens_asked,
+            worker=self._options.worker,
+        )
+
+    def _fill(self, record: RequestRecord, exchange: Exchange, answer: Answer) -> None:
+        """Everything the exchange and its answer tell, on the run's clock."""
+        epoch = self.epoch_ns
+
+        def since(stamp: int | None) -> int | None:
+            return None if stamp is None else stamp - epoch
+
+        record.sent_ns = since(exchange.sent_ns)
+        record.headers_ns = since(exchange.headers_ns)
+        record.event_ns = [stamp - epoch for stamp in answer.event_ns]
+        record.event_tokens = answer.event_tokens
+        record.first_event_ns = record.event_ns[0] if record.event_ns else None
+        record.first_answer_ns = since(answer.first_answer_ns)
+        record.end_ns = since(answer.end_ns)
+        record.reads = answer.reads
+        record.input_tokens = answer.input_tokens
+        record.cached_tokens = answer.cached_tokens
+        record.output_tokens = answer.output_tokens
+        record.reasoning_tokens = answer.reasoning_tokens
+        record.token_source = answer.token_source
+        record.finish_reason = answer.finish_reason
+        record.http_status = exchange.status
+        record.error_kind = answer.error_kind
+        record.error = self._options.scrub(answer.error) if answer.error else None
+        record.request_id = exchange.headers.get("x-request-id") or answer.response_id or exchange.request_id
+        record.warnings = answer.warnings
+        if self._options.save_text:
+            self._fill_text(record, answer)
+
+    def _fill_text(self, record: RequestRecord, answer: Answer) -> None:
+        scrub = self._options.scrub
+        record.text = scrub(answer.text)
+        record.reasoning = scrub(answer.reasoning) or None
+        record.refusal = scrub(answer.refusal) or None
+        if answer.tool_calls:
+            record.tool_calls = scrub(repr(answer.tool_calls))
+
+    def _emit(self, record: RequestRecord) -> None:
+        self.num_ended += 1
+        self._sink(record)
+
+    # ---- the end
+
+    def _start_drain(self) -> None:
+        if not self._settle_if_drained():
+            asyncio.get_running_loop().call_later(self._options.drain_timeout_s, self._end_drain)
+
+    def _end_drain(self) -> None:
+        if self.in_flight:
+            self._transport.abort(f"had not ended {self._options.drain_timeout_s:g} s after the last send")
+
+    def _settle_if_drained(self) -> bool:
+        if self.in_flight == 0:
+            self._finished.set()
+        return self.in_flight == 0
+
+    def _account_for_the_rest(self) -> None:
+        """Planned requests that were never sent, because the run was stopped early, are records too."""
+        limit = self._plan_size()
+        if limit is None or self._next >= limit:
+            return
+        for index in range(self._next, limit):
+            due_ns = self._due[index]
+            spec = self._prepare(index).spec
+            record = self._record(spec, self._plan.phase_of(index, due_ns), due_ns, Outcome.CANCELLED)
+            record.error_kind = "cancelled"
+            record.error = "the run was stopped before this request was due"
+            self._emit(record)
