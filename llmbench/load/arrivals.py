@@ -11,7 +11,7 @@ no rounding adds up. Random gaps are never rescaled to a tidy total.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -119,38 +119,6 @@ def _merge(segments: Sequence[Segment]) -> list[Segment]:
     return merged
 
 
-def unit_arrivals(
-    process: RandomProcess,
-    enough: Callable[[Reals], bool],
-    *,
-    first: int,
-    rng: np.random.Generator,
-    shape: float,
-) -> Reals:
-    """Ascending arrivals of a process of rate 1, at least `first` of them and more until `enough` says so.
-
-    constant: 0, 1, 2, …; poisson: exponential gaps; gamma: gaps of mean 1 and shape `shape` (1 is Poisson,
-    below 1 is burstier; coefficient of variation 1/√shape). However many are drawn, the first n are the
-    same.
-    """
-    gaps = np.empty(0)
-    while True:
-        num_more = max(first - len(gaps), len(gaps) // 8 + 64)
-        if process == "constant":
-            arrivals = np.arange(len(gaps) + num_more, dtype=np.float64)
-            gaps = arrivals
-        else:
-            more = (
-                rng.standard_exponential(num_more)
-                if process == "poisson"
-                else rng.standard_gamma(shape, num_more) / shape
-            )
-            gaps = np.concatenate((gaps, more))
-            arrivals = np.cumsum(gaps)
-        if enough(arrivals):
-            return arrivals
-
-
 def random_due(
     process: RandomProcess,
     profile: RateProfile,
@@ -163,34 +131,40 @@ def random_due(
 ) -> Instants:
     """Due instants before `end_ns`, and no more than `num_measured` of them at or after `warmup_ns`.
 
-    At least one of the two limits must be given. Raises ValueError when `num_measured` arrivals never come
-    because the rate stays at zero.
+    Unit-rate arrivals behind it: constant 0, 1, 2, …; poisson with exponential gaps; gamma with gaps of mean
+    1 and shape `shape` (1 is Poisson, below 1 is burstier; coefficient of variation 1/√shape). However many
+    are drawn, the first n are the same. At least one of the two limits must be given. Raises ValueError when
+    `num_measured` arrivals never come because the rate stays at zero.
     """
     if end_ns is None and num_measured is None:
         raise ValueError("an open loop needs an end: end_ns or num_measured")
     if num_measured is not None and end_ns is None and profile.rate_end[-1] == 0:
         raise ValueError(f"the rate ends at 0/s, so {num_measured} requests never come")
-    until_s = (warmup_ns if end_ns is None else end_ns) / NS_PER_S
-    wanted = profile.expected_until(until_s)
+    wanted = profile.expected_until(end_ns / NS_PER_S) if end_ns is not None else np.inf
     if num_measured is not None:
-        wanted = min(
-            wanted if end_ns is not None else np.inf,
-            profile.expected_until(warmup_ns / NS_PER_S) + num_measured,
-        )
-
-    def enough(units: Reals) -> bool:
-        last = profile.due_ns(units[-1:])
-        if len(last) == 0 or (end_ns is not None and last[0] >= end_ns):
-            return True
-        if num_measured is None or last[0] < warmup_ns:
-            return False
-        return _count_from(profile.due_ns(units), warmup_ns) >= num_measured
-
+        wanted = min(wanted, profile.expected_until(warmup_ns / NS_PER_S) + num_measured)
     # Six standard deviations of the count more than expected: a second draw is rare.
-    spread = 6.0 * np.sqrt(wanted / min(shape, 1.0)) if process != "constant" else 1.0
-    first = int(wanted + spread) + 2
-    due = profile.due_ns(unit_arrivals(process, enough, first=first, rng=rng, shape=shape))
-    return limit(due, warmup_ns=warmup_ns, end_ns=end_ns, num_measured=num_measured)
+    spread = 0.0 if process == "constant" else 6.0 * np.sqrt(wanted / min(shape, 1.0))
+    num_more = int(wanted + min(spread, wanted)) + 2
+    gaps = np.empty(0)
+    while True:
+        gaps = np.concatenate((gaps, _unit_gaps(process, num_more, rng, shape)))
+        units = np.cumsum(gaps) - 1 if process == "constant" else np.cumsum(gaps)
+        due = profile.due_ns(units)
+        is_past_end = len(due) < len(units) or (end_ns is not None and due[-1] >= end_ns)
+        if is_past_end or (num_measured is not None and _count_from(due, warmup_ns) >= num_measured):
+            return limit(due, warmup_ns=warmup_ns, end_ns=end_ns, num_measured=num_measured)
+        num_more = len(gaps) // 8 + 64
+        if len(gaps) > 8 * wanted + 1_000_000:
+            raise ValueError(f"gaps of shape {shape:g} (burstiness) are nearly all 0; write 0.01 or more")
+
+
+def _unit_gaps(process: RandomProcess, count: int, rng: np.random.Generator, shape: float) -> Reals:
+    if process == "constant":
+        return np.ones(count)
+    if process == "poisson":
+        return rng.standard_exponential(count)
+    return rng.standard_gamma(shape, count) / shape
 
 
 def burst_due(
@@ -258,7 +232,7 @@ class ConcurrencySteps:
 
 def concurrency_steps(segments: Sequence[Segment]) -> ConcurrencySteps:
     """Turn levels and ramps of users into steps: a ramp has each whole number when the line rounds to it."""
-    at_ns: list[float] = []
+    at_ns: list[int] = []
     users: list[int] = []
     start_ns = 0.0
     for segment in segments:
@@ -268,9 +242,8 @@ def concurrency_steps(segments: Sequence[Segment]) -> ConcurrencySteps:
         for step, level in enumerate(range(first, last + direction, direction)):
             crossed = 0.0 if step == 0 else level - direction / 2 - segment.start
             share = crossed / (segment.end - segment.start) if crossed else 0.0
-            at_ns.append(start_ns + share * duration_ns)
-            users.append(level)
+            if not users or users[-1] != level:
+                at_ns.append(round(start_ns + share * duration_ns))
+                users.append(level)
         start_ns += duration_ns
-    return ConcurrencySteps(
-        at_ns=np.rint(np.array(at_ns)).astype(np.int64), users=np.array(users, dtype=np.int64)
-    )
+    return ConcurrencySteps(at_ns=np.array(at_ns, dtype=np.int64), users=np.array(users, dtype=np.int64))

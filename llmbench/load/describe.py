@@ -1,0 +1,66 @@
+"""A load in a few words, as the first lines of a report show it."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from llmbench.scenario.model import Load, TimeDistribution
+
+_PROCESS = {"constant": "constant", "poisson": "Poisson", "gamma": "gamma"}
+
+
+def headline(load: Load, *, seed: int, num_requests: int | None, trace_path: str | None) -> str:
+    """One line: `open loop, Poisson 4/s for 60 s after 10 s of warm-up   247 requests, seed 7`.
+
+    `num_requests` are the measured ones; None leaves them out (a closed loop ended by time).
+    """
+    loop = "closed loop" if load.arrivals == "closed" else "open loop"
+    process = _closed(load) if load.arrivals == "closed" else _open(load, trace_path)
+    span = _span(load)
+    counted = "" if num_requests is None else f"{num_requests:,} request{'' if num_requests == 1 else 's'}, "
+    return f"{loop}, {process}{span}   {counted}seed {seed}"
+
+
+def _open(load: Load, trace_path: str | None) -> str:
+    if load.arrivals == "trace":
+        name = PurePath(trace_path).name if trace_path else "trace"
+        return f"trace {name}" + (f" at {load.speed:g} times its speed" if load.speed != 1 else "")
+    if load.arrivals == "burst":
+        if load.burst is None:
+            return "all at once"
+        return f"bursts of {load.burst.size:,} every {seconds(load.burst.every_s)}"
+    levels = [load.rate_per_s] if load.rate_per_s is not None else []
+    levels += [stage.end_rate_per_s or 0.0 for stage in load.stages]
+    rates = f"{levels[0]:g}/s" if len(levels) == 1 else f"{min(levels):g} to {max(levels):g}/s"
+    shape = f" (burstiness {load.burstiness:g})" if load.arrivals == "gamma" else ""
+    return f"{_PROCESS[load.arrivals]} {rates}{shape}"
+
+
+def _closed(load: Load) -> str:
+    levels = [load.concurrency] if load.concurrency is not None else []
+    levels += [stage.end_concurrency or 0 for stage in load.stages]
+    users = f"{levels[0]:,}" if len(levels) == 1 else f"{min(levels):,} to {max(levels):,}"
+    think = "" if load.think_time is None else f", {_think(load.think_time)} think time"
+    return f"{users} user{'' if levels == [1] else 's'}{think}"
+
+
+def _think(times: TimeDistribution) -> str:
+    return seconds(times.fixed_s) if times.fixed_s is not None else times.shape
+
+
+def _span(load: Load) -> str:
+    stages_s = sum(stage.for_s for stage in load.stages)
+    measured_s = load.duration_s if load.duration_s is not None else stages_s or None
+    parts = []
+    if load.stages:
+        parts.append(f"in {len(load.stages)} stage{'' if len(load.stages) == 1 else 's'}")
+    if measured_s is not None:
+        parts.append(f"for {seconds(measured_s)}")
+    if load.warmup_s > 0:
+        parts.append(f"after {seconds(load.warmup_s)} of warm-up")
+    return "".join(f" {part}" for part in parts)
+
+
+def seconds(value_s: float) -> str:
+    """`60 s`, `0.5 s`; at most six digits."""
+    return f"{value_s:g} s"

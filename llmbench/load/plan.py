@@ -1,0 +1,376 @@
+"""The plan of a run: when each request is due, or how many users a closed loop has at any time.
+
+A plan is made before the first request and never changes. It knows nothing of the server, the clock or the
+prompts. Instants are integer nanoseconds from the start of the run. Warm-up comes first: 60 s after 10 s of
+warm-up end at 70 s. Stages begin when the warm-up ends; until then their first level holds. A number of
+requests counts the measured ones; the warm-up's come on top.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from llmbench.errors import UsageError
+from llmbench.load.arrivals import (
+    MAX_RUN_S,
+    NS_PER_S,
+    ConcurrencySteps,
+    Instants,
+    RateProfile,
+    Segment,
+    burst_due,
+    concurrency_steps,
+    random_due,
+    trace_due,
+)
+from llmbench.load.describe import headline
+from llmbench.scenario.model import Load, Scenario, TimeDistribution
+from llmbench.workload.azure import Trace
+from llmbench.workload.lengths import ThinkTimes
+from llmbench.workload.seeds import stream
+
+Phase = Literal["warmup", "measure"]
+
+# 160 MB of due instants; more is a typing mistake in a rate or a duration.
+MAX_PLANNED = 20_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpan:
+    """A stage on the run's time axis: from `start_ns` up to, not including, `end_ns`.
+
+    `start_level` and `end_level` are rates per second in an open loop and users in a closed one.
+    """
+
+    start_ns: int
+    end_ns: int
+    start_level: float
+    end_level: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """When requests are sent. Open loop: `due_ns` is set. Closed loop: `concurrency` is set.
+
+    `num_requests` counts measured requests: planned in an open loop, the limit in a closed loop (None: no
+    limit). `num_warmup` is known in an open loop only. `duration_ns` is the measured time after `warmup_ns`;
+    None when the requests end the run. In a closed loop with both, whichever ends first. `notes` say what
+    was left out or cannot be as asked.
+    """
+
+    arrivals: str
+    seed: int
+    warmup_ns: int
+    duration_ns: int | None
+    num_requests: int | None
+    num_warmup: int | None = None
+    due_ns: Instants | None = None
+    rates: RateProfile | None = None
+    concurrency: ConcurrencySteps | None = None
+    think_times: ThinkTimes | None = None
+    stages: tuple[StageSpan, ...] = ()
+    schedule_hash: str
+    headline: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are due at fixed instants, whatever the server does."""
+        return self.due_ns is not None
+
+    @property
+    def end_ns(self) -> int | None:
+        """When nothing more is sent: the end of the measured time; None when only the requests end the
+        run.
+        """
+        return None if self.duration_ns is None else self.warmup_ns + self.duration_ns
+
+    @property
+    def last_planned_ns(self) -> int | None:
+        """The run's end as far as it is known beforehand: `end_ns`, else the last due instant."""
+        if self.end_ns is not None or self.due_ns is None or len(self.due_ns) == 0:
+            return self.end_ns
+        return int(self.due_ns[-1])
+
+    @property
+    def expected_total(self) -> int | None:
+        """Requests of the whole run, warm-up included; None where only the server's speed will tell."""
+        if self.due_ns is not None:
+            return len(self.due_ns)
+        return self.num_requests if self.duration_ns is None and self.warmup_ns == 0 else None
+
+    def phase_of(self, at_ns: int) -> Phase:
+        """The phase of a request that is due (open loop) or sent (closed loop) at `at_ns`."""
+        return "warmup" if at_ns < self.warmup_ns else "measure"
+
+    def stage_of(self, at_ns: int) -> int | None:
+        """The stage (from 0) that `at_ns` lies in; None in the warm-up, after the end and without stages."""
+        for number, span in enumerate(self.stages):
+            if span.start_ns <= at_ns < span.end_ns:
+                return number
+        return None
+
+    def rate_at(self, at_ns: int) -> float | None:
+        """Requests per second asked for at `at_ns`; None for closed loops, traces and bursts."""
+        return None if self.rates is None else self.rates.rate_at(at_ns / NS_PER_S)
+
+    def concurrency_at(self, at_ns: int) -> int:
+        """Users of the closed loop at `at_ns`; 0 in an open loop."""
+        return 0 if self.concurrency is None else self.concurrency.at(at_ns)
+
+    def next_concurrency_step_ns(self, after_ns: int) -> int | None:
+        """When the number of users changes next, strictly after `after_ns`; None when it stays."""
+        if self.concurrency is None:
+            return None
+        later = self.concurrency.at_ns[self.concurrency.at_ns > after_ns]
+        return int(later[0]) if len(later) else None
+
+    def think_time_ns(self, index: int) -> int:
+        """How long a closed loop's user waits between an answer and sending request `index`."""
+        return 0 if self.think_times is None else round(self.think_times.at_s(index) * NS_PER_S)
+
+    def admits(self, num_measured: int, at_ns: int) -> bool:
+        """Whether a closed loop may start another request at `at_ns`, after `num_measured` measured ones."""
+        if self.end_ns is not None and at_ns >= self.end_ns:
+            return False
+        return self.num_requests is None or num_measured < self.num_requests
+
+    def describe(self) -> str:
+        """The load in a line for people, and below it a line for everything that is not as one would
+        expect.
+        """
+        return "\n".join((self.headline, *self.notes))
+
+
+def make_plan(scenario: Scenario, trace: Trace | None = None) -> Plan:
+    """The plan of `scenario`. `trace` is the loaded trace, needed for `arrivals: trace`.
+
+    Raises UsageError for a load that cannot be planned: endless, without an end, or too large to hold.
+    """
+    load = scenario.load
+    if load.until is not None:
+        raise UsageError("load.until: not in this version; write duration: 60s or requests: 500")
+    stages_s = sum(stage.for_s for stage in load.stages)
+    measured_s = load.duration_s if load.duration_s is not None else stages_s or None
+    if load.warmup_s + (measured_s or 0.0) > MAX_RUN_S:
+        raise UsageError(f"load.duration: longer than {MAX_RUN_S / 86_400:.0f} days; write a shorter one")
+    if load.arrivals != "trace" and measured_s is None and load.requests is None:
+        raise UsageError("load: nothing ends the run; write duration: 60s or requests: 500")
+    if load.arrivals == "closed":
+        return _closed_plan(scenario, measured_s)
+    return _open_plan(scenario, measured_s, trace)
+
+
+def _closed_plan(scenario: Scenario, measured_s: float | None) -> Plan:
+    load = scenario.load
+    segments = _segments(load, measured_s)
+    warmup = [Segment(duration_s=load.warmup_s, start=segments[0].start, end=segments[0].start)]
+    steps = concurrency_steps([*(warmup if load.warmup_s > 0 else []), *segments])
+    if int(steps.users.max()) > MAX_PLANNED:
+        raise UsageError(f"load.concurrency: more than {MAX_PLANNED:,} users; write fewer")
+    if measured_s is None and steps.users[-1] == 0:
+        raise UsageError(f"load.stages: end with 0 users, so {load.requests} requests never come")
+    duration_ns = None if measured_s is None else round(measured_s * NS_PER_S)
+    think = load.think_time
+    return Plan(
+        arrivals="closed",
+        seed=scenario.seed,
+        warmup_ns=round(load.warmup_s * NS_PER_S),
+        duration_ns=duration_ns,
+        num_requests=load.requests,
+        concurrency=steps,
+        think_times=None if think is None else ThinkTimes(think, seed=scenario.seed),
+        stages=_spans(load, segments),
+        schedule_hash=_closed_hash(scenario, steps, duration_ns, think),
+        headline=headline(load, seed=scenario.seed, num_requests=load.requests, trace_path=None),
+        notes=_warmup_notes(load, segments),
+    )
+
+
+def _open_plan(scenario: Scenario, measured_s: float | None, trace: Trace | None) -> Plan:
+    load = scenario.load
+    warmup_ns = round(load.warmup_s * NS_PER_S)
+    duration_ns = None if measured_s is None else round(measured_s * NS_PER_S)
+    end_ns = None if duration_ns is None else warmup_ns + duration_ns
+    rates = _profile(load, measured_s) if load.arrivals in ("constant", "poisson", "gamma") else None
+    due = _due(scenario, rates, trace, warmup_ns=warmup_ns, end_ns=end_ns)
+    num_warmup = int(np.searchsorted(due, warmup_ns, side="left"))
+    num_measured = len(due) - num_warmup
+    if num_measured == 0:
+        raise UsageError("load: not one request is due in the measured time; lengthen it or raise the rate")
+    if load.requests is not None and num_measured == load.requests:
+        duration_ns = None  # the requests end the run first
+    return Plan(
+        arrivals=load.arrivals,
+        seed=scenario.seed,
+        warmup_ns=warmup_ns,
+        duration_ns=duration_ns,
+        num_requests=num_measured,
+        num_warmup=num_warmup,
+        due_ns=due,
+        rates=rates,
+        stages=() if rates is None else _spans(load, _segments(load, measured_s)),
+        schedule_hash=_open_hash(due, warmup_ns, duration_ns),
+        headline=headline(
+            load,
+            seed=scenario.seed,
+            num_requests=num_measured,
+            trace_path=None if trace is None else trace.path,
+        ),
+        notes=_open_notes(load, trace, due=due, num_warmup=num_warmup, measured_s=measured_s),
+    )
+
+
+def _due(
+    scenario: Scenario, rates: RateProfile | None, trace: Trace | None, *, warmup_ns: int, end_ns: int | None
+) -> Instants:
+    load = scenario.load
+    num_measured = load.requests
+    _check_size(load, rates, warmup_ns=warmup_ns, end_ns=end_ns)
+    if load.arrivals == "trace":
+        if trace is None:
+            raise UsageError("load.arrivals: trace needs a workload with times; write kind: azure")
+        return trace_due(
+            trace.offset_ns, load.speed, warmup_ns=warmup_ns, end_ns=end_ns, num_measured=num_measured
+        )
+    if load.arrivals == "burst":
+        size = load.burst.size if load.burst is not None else (num_measured or 1)
+        every_s = load.burst.every_s if load.burst is not None else None
+        return burst_due(size, every_s, warmup_ns=warmup_ns, end_ns=end_ns, num_measured=num_measured)
+    assert rates is not None
+    assert load.arrivals != "closed"
+    try:
+        return random_due(
+            load.arrivals,
+            rates,
+            rng=stream(scenario.seed, "arrivals"),
+            shape=load.burstiness if load.arrivals == "gamma" else 1.0,
+            warmup_ns=warmup_ns,
+            end_ns=end_ns,
+            num_measured=num_measured,
+        )
+    except ValueError as error:
+        raise UsageError(f"load.rate: {error}") from None
+
+
+def _check_size(load: Load, rates: RateProfile | None, *, warmup_ns: int, end_ns: int | None) -> None:
+    """Refuse a schedule that would not fit, before a number of it is drawn."""
+    expected = np.inf if end_ns is None else _expected_until(load, rates, end_ns)
+    if load.requests is not None:
+        expected = min(expected, _expected_until(load, rates, warmup_ns) + load.requests)
+    if MAX_PLANNED < expected < np.inf:
+        raise UsageError(
+            f"load: about {expected:,.0f} requests to plan; at most {MAX_PLANNED:,}. Lower rate or duration"
+        )
+
+
+def _expected_until(load: Load, rates: RateProfile | None, until_ns: int) -> float:
+    if rates is not None:
+        return rates.expected_until(until_ns / NS_PER_S)
+    return 0.0 if load.burst is None else until_ns / NS_PER_S / load.burst.every_s * load.burst.size
+
+
+def _segments(load: Load, measured_s: float | None) -> list[Segment]:
+    """Levels over the measured time: rates, or users in a closed loop. Without an end the last level
+    holds.
+    """
+    is_closed = load.arrivals == "closed"
+    level = float((load.concurrency if is_closed else load.rate_per_s) or 0)
+    if not load.stages:
+        return [Segment(duration_s=measured_s or 1.0, start=level, end=level)]
+    segments: list[Segment] = []
+    for stage in load.stages:
+        target = stage.end_concurrency if is_closed else stage.end_rate_per_s
+        end = float(target or 0)
+        segments.append(Segment(duration_s=stage.for_s, start=level if stage.is_ramp else end, end=end))
+        level = end
+    return segments
+
+
+def _profile(load: Load, measured_s: float | None) -> RateProfile:
+    segments = _segments(load, measured_s)
+    first = segments[0].start
+    return RateProfile.of([Segment(duration_s=load.warmup_s, start=first, end=first), *segments])
+
+
+def _spans(load: Load, segments: list[Segment]) -> tuple[StageSpan, ...]:
+    if not load.stages:
+        return ()
+    edges_s = load.warmup_s + np.concatenate(([0.0], np.cumsum([segment.duration_s for segment in segments])))
+    edges_ns = np.rint(edges_s * NS_PER_S).astype(np.int64)
+    return tuple(
+        StageSpan(
+            start_ns=int(edges_ns[number]),
+            end_ns=int(edges_ns[number + 1]),
+            start_level=segment.start,
+            end_level=segment.end,
+        )
+        for number, segment in enumerate(segments)
+    )
+
+
+def _warmup_notes(load: Load, segments: list[Segment]) -> tuple[str, ...]:
+    if load.warmup_s > 0 and segments[0].start == 0:
+        key = "concurrency" if load.arrivals == "closed" else "rate"
+        return (f"nothing is sent in the warm-up: the first ramp starts at 0 (load.{key} sets it)",)
+    return ()
+
+
+def _open_notes(
+    load: Load, trace: Trace | None, *, due: Instants, num_warmup: int, measured_s: float | None
+) -> tuple[str, ...]:
+    notes: list[str] = [] if trace is None else list(trace.notes)
+    num_measured = len(due) - num_warmup
+    if load.arrivals == "trace" and trace is not None:
+        if len(due) < len(trace):
+            notes.append(
+                f"{len(due):,} of the trace's {len(trace):,} rows are sent; the run ends before the rest"
+            )
+        last_s = float(due[-1]) / NS_PER_S
+        if measured_s is not None and len(due) == len(trace) and last_s < load.warmup_s + measured_s - 1:
+            notes.append(f"the trace ends after {last_s:.1f} s, before the duration does")
+        if load.requests is not None and num_measured < load.requests and measured_s is None:
+            notes.append(
+                f"{load.requests:,} requests asked; the trace has {num_measured:,} after the warm-up"
+            )
+    elif trace is not None and len(due) != len(trace):
+        notes.append(
+            f"lengths of the first {len(due):,} of {len(trace):,} rows of the trace"
+            if len(due) < len(trace)
+            else f"the trace's {len(trace):,} rows of lengths are used again from the start"
+        )
+    if load.arrivals == "burst" and load.burst is None and load.warmup_s > 0:
+        notes.append("nothing is sent in the warm-up: everything comes at once, at its end")
+    elif load.arrivals not in ("burst", "trace"):
+        notes += _warmup_notes(load, _segments(load, measured_s))
+    if load.requests is not None and measured_s is not None and num_measured < load.requests:
+        notes.append(f"the time ends first: {num_measured:,} of the {load.requests:,} requests asked")
+    return tuple(notes)
+
+
+def _open_hash(due: Instants, warmup_ns: int, duration_ns: int | None) -> str:
+    """SHA-256 (hex) of the due instants, little-endian, and the window."""
+    digest = hashlib.sha256(json.dumps({"warmup_ns": warmup_ns, "duration_ns": duration_ns}).encode())
+    digest.update(due.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _closed_hash(
+    scenario: Scenario, steps: ConcurrencySteps, duration_ns: int | None, think: TimeDistribution | None
+) -> str:
+    """SHA-256 (hex) of everything that decides a closed loop's pace, the server apart."""
+    parameters = {
+        "at_ns": steps.at_ns.tolist(),
+        "users": steps.users.tolist(),
+        "warmup_ns": round(scenario.load.warmup_s * NS_PER_S),
+        "duration_ns": duration_ns,
+        "requests": scenario.load.requests,
+        "think_time": None if think is None else think.model_dump(mode="json", exclude_none=True),
+        "seed": None if think is None else scenario.seed,
+    }
+    return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()
