@@ -1,0 +1,236 @@
+"""Whether a run's numbers can be believed: VALID, SUSPECT or INVALID, with reasons.
+
+Each reason is a small pure function of the finished summary, so that a stored run can be judged again. A
+reason gives what was measured, the limit, and what to do about it. INVALID: the figures describe something
+else than the target. SUSPECT: they hold, with a caveat that a reader must know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+SEND_LAG_SHARE = 0.05  # of the TTFT p50: beyond it the client is part of what it measures
+RATE_SHARE = 0.98  # delivered of offered
+RATE_SHARE_INVALID = 0.90
+ERROR_SHARE = 0.10  # beyond it the successes are a selection
+SHORT_OUTPUT_SHARE = 0.05  # of requests whose output ended well before the length asked for
+INPUT_DEVIATION = 0.10  # median distance between the input length asked for and the real one
+BUFFERED_SHARE = 0.10  # of streams that came in one piece
+CACHED_SHARE = 0.05  # of input tokens served from a prefix cache that was not asked for
+
+Summary = Mapping[str, Any]
+Reason = dict[str, Any]
+
+
+def judge_trust(summary: Summary) -> dict[str, Any]:
+    """The `verdict` of summary.json; the gravest reasons first."""
+    found = [reason for check in CHECKS if (reason := check(summary)) is not None]
+    reasons = sorted(found, key=lambda reason: reason["severity"] != "INVALID")
+    return {"status": reasons[0]["severity"] if reasons else "VALID", "reasons": reasons}
+
+
+def _reason(code: str, severity: str, measured: Any, limit: Any, message: str, hint: str) -> Reason:
+    return {
+        "code": code,
+        "severity": severity,
+        "measured": measured,
+        "limit": limit,
+        "message": message,
+        "hint": hint,
+    }
+
+
+def _nothing_succeeded(summary: Summary) -> Reason | None:
+    if summary["counts"]["measured_outcomes"].get("ok", 0):
+        return None
+    if not summary["counts"]["measured"]:
+        message, hint = "no request was measured", "make the run longer, or its warm-up shorter"
+    else:
+        message = f"none of {summary['counts']['measured']} measured requests succeeded"
+        hint = "see the failures below, and try one request by hand"
+    return _reason("nothing_succeeded", "INVALID", 0, 1, message, hint)
+
+
+def _client_late(summary: Summary) -> Reason | None:
+    lag_block, ttft = summary["metrics"]["send_lag"], summary["metrics"]["ttft"]["p50"]
+    # A p99 needs 100 requests; with fewer, the latest of all stands for it.
+    lag = lag_block["max"] if lag_block["p99"] is None else lag_block["p99"]
+    if lag is None or not ttft or lag <= SEND_LAG_SHARE * ttft:
+        return None
+    share = lag / ttft
+    which = "max" if lag_block["p99"] is None else "p99"
+    return _reason(
+        "client_late",
+        "INVALID",
+        share,
+        SEND_LAG_SHARE,
+        f"send lag {which} {lag * 1e3:.3g} ms, {share:.0%} of TTFT p50 (limit {SEND_LAG_SHARE:.0%})",
+        "send less, or give the client more cores: --set instrument.workers=2",
+    )
+
+
+def _rate_not_met(summary: Summary) -> Reason | None:
+    offered, sent = (summary["throughput"][f"{kind}_requests_per_s"] for kind in ("offered", "sent"))
+    if not offered or sent is None:
+        return None
+    share = sent / offered
+    missing = (offered - sent) * summary["window"]["duration_s"]
+    # One or two requests slip over an edge of the window without meaning anything.
+    if share >= RATE_SHARE or missing <= 2:
+        return None
+    severity = "INVALID" if share < RATE_SHARE_INVALID else "SUSPECT"
+    return _reason(
+        "rate_not_met",
+        severity,
+        share,
+        RATE_SHARE,
+        f"{sent:.4g}/s sent of {offered:.4g}/s planned",
+        "ask for a lower rate, or raise load.max_in_flight if requests were dropped",
+    )
+
+
+def _dropped(summary: Summary) -> Reason | None:
+    dropped = summary["counts"]["measured_outcomes"].get("dropped", 0)
+    if not dropped:
+        return None
+    return _reason(
+        "dropped_arrivals",
+        "SUSPECT",
+        dropped,
+        0,
+        f"{dropped} of {summary['counts']['measured']} arrivals were never sent: max_in_flight was reached",
+        "the target is saturated; ask for a lower rate, or raise load.max_in_flight",
+    )
+
+
+def _errors(summary: Summary) -> Reason | None:
+    share = summary["errors"]["share"]
+    if share is None or share <= ERROR_SHARE or not summary["counts"]["measured_outcomes"].get("ok", 0):
+        return None
+    return _reason(
+        "many_errors",
+        "SUSPECT",
+        share,
+        ERROR_SHARE,
+        f"{share:.1%} of requests failed; latencies are over the others only",
+        "read the attempts beside the successes: there failures count as infinitely slow",
+    )
+
+
+def _usage_missing(summary: Summary) -> Reason | None:
+    sources = summary["tokens"]["sources"]
+    by_events, known = sources.get("events", 0), sum(sources.values())
+    if not by_events:
+        return None
+    return _reason(
+        "usage_missing",
+        "SUSPECT",
+        by_events / known,
+        0,
+        f"{by_events} of {known} answers came without usage; their events were counted as tokens",
+        "turn usage on in the server, or give target.tokenizer",
+    )
+
+
+def _tokens_disagree(summary: Summary) -> Reason | None:
+    share = summary["tokens"]["disagreement"]
+    if not share or share <= 0.01:
+        return None
+    return _reason(
+        "tokens_disagree",
+        "SUSPECT",
+        share,
+        0.01,
+        f"{share:.1%} of answers had more output events than their usage says tokens",
+        "per-token times follow the usage; compare with target.tokenizer",
+    )
+
+
+def _output_short(summary: Summary) -> Reason | None:
+    share = summary["tokens"]["asked"]["short_output_share"]
+    if share is None or share <= SHORT_OUTPUT_SHARE:
+        return None
+    return _reason(
+        "output_short",
+        "SUSPECT",
+        share,
+        SHORT_OUTPUT_SHARE,
+        f"{share:.0%} of answers ended before the output length asked for",
+        "the server stops early; set target.ignore_eos: true where it has that, or ask for less",
+    )
+
+
+def _input_deviates(summary: Summary) -> Reason | None:
+    deviation = summary["tokens"]["asked"]["input_deviation_p50"]
+    if deviation is None or deviation <= INPUT_DEVIATION:
+        return None
+    return _reason(
+        "input_length",
+        "SUSPECT",
+        deviation,
+        INPUT_DEVIATION,
+        f"real input lengths differ from those asked for by {deviation:.0%} (median)",
+        "give target.tokenizer, or lengths above what the chat template adds",
+    )
+
+
+def _buffered(summary: Summary) -> Reason | None:
+    share = summary["tokens"]["buffered_share"]
+    if share is None or share <= BUFFERED_SHARE:
+        return None
+    return _reason(
+        "buffered",
+        "SUSPECT",
+        share,
+        BUFFERED_SHARE,
+        f"{share:.0%} of streams came in one piece at their end: TTFT and ITL are not the server's",
+        "a proxy buffers the stream; turn its buffering off, or measure past it",
+    )
+
+
+def _cache_hits(summary: Summary) -> Reason | None:
+    share = summary["tokens"]["cached_share"]
+    if share is None or share <= CACHED_SHARE or summary["run"]["cache_hits_expected"]:
+        return None
+    return _reason(
+        "cache_hits",
+        "SUSPECT",
+        share,
+        CACHED_SHARE,
+        f"{share:.0%} of input tokens came from the server's prefix cache, which was not asked for",
+        "say workload.cache: warm if that is meant, or restart the server",
+    )
+
+
+def _interrupted(summary: Summary) -> Reason | None:
+    run = summary["run"]
+    if not (run["interrupted"] or run["killed"]):
+        return None
+    counts = summary["counts"]
+    ended = counts["planned"] - counts["cancelled"]
+    message = "the run was interrupted" if run["interrupted"] else "the run was killed before it ended"
+    return _reason(
+        "interrupted",
+        "SUSPECT",
+        ended / counts["planned"] if counts["planned"] else 0.0,
+        1,
+        f"{message}: {ended} of {counts['planned']} planned requests ended",
+        "run it again to the end before comparing it with another run",
+    )
+
+
+CHECKS: tuple[Callable[[Summary], Reason | None], ...] = (
+    _nothing_succeeded,
+    _client_late,
+    _rate_not_met,
+    _interrupted,
+    _dropped,
+    _errors,
+    _buffered,
+    _usage_missing,
+    _tokens_disagree,
+    _output_short,
+    _input_deviates,
+    _cache_hits,
+)
