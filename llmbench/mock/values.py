@@ -1,0 +1,128 @@
+"""Settings of the mock read from text (flags) or JSON (the body key `mock`): one reader for each kind of value.
+
+Every reader takes what the user wrote and returns the typed value, or raises ValueError with a sentence that says
+what is accepted. A duration is a number of seconds in JSON; as text it must carry its unit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+Reader = Callable[[object], object]
+
+FOREVER_S = math.inf
+_UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*(ns|us|µs|ms|s|m|h)?")
+
+
+def duration_s(value: object) -> float:
+    """Seconds, from a number of seconds or from text such as `200ms`, `1.5s`, `2m`, `0`, `forever`."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not value >= 0:
+            raise ValueError(f"{value} is no duration: it must be 0 or more seconds")
+        return float(value)
+    text = str(value).strip()
+    if text == "forever":
+        return FOREVER_S
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration: write for example 200ms, 1.5s or 2m")
+    number, unit = float(match[1]), match[2]
+    if unit is None and number:
+        raise ValueError(f"{text!r} has no unit: write {text}ms or {text}s")
+    return number * _UNIT_S[unit or "s"]
+
+
+def delay(value: object) -> tuple[float, float]:
+    """(mean in seconds, sigma) from a duration or `lognormal:MEAN:SIGMA`; sigma is the one in log space, 0 = fixed."""
+    if isinstance(value, str) and value.startswith("lognormal:"):
+        parts = value.split(":")
+        if len(parts) != 3:
+            raise ValueError(f"{value!r}: write lognormal:MEAN:SIGMA, for example lognormal:200ms:0.5")
+        return duration_s(parts[1]), number(0.0)(parts[2])
+    return duration_s(value), 0.0
+
+
+def whole(minimum: int) -> Callable[[object], int]:
+    """A reader of whole numbers of at least `minimum`."""
+
+    def read(value: object) -> int:
+        try:
+            if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+                raise ValueError
+            result = int(value)  # type: ignore[call-overload]
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"{value!r} is no whole number") from None
+        if result < minimum:
+            raise ValueError(f"{result} is too small: at least {minimum}")
+        return int(result)
+
+    return read
+
+
+def number(minimum: float) -> Callable[[object], float]:
+    """A reader of finite numbers of at least `minimum`."""
+
+    def read(value: object) -> float:
+        try:
+            result = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise ValueError(f"{value!r} is no number") from None
+        if not (math.isfinite(result) and result >= minimum):
+            raise ValueError(f"{value!r} is out of range: at least {minimum:g}")
+        return result
+
+    return read
+
+
+def share(value: object) -> float:
+    """A share between 0 and 1, from a number or from text such as `5%`."""
+    text = str(value).strip()
+    result = number(0.0)(text[:-1]) / 100 if text.endswith("%") else number(0.0)(text)
+    if result > 1:
+        raise ValueError(f"{text!r} is more than 100%")
+    return result
+
+
+def boolean(value: object) -> bool:
+    """true or false, as JSON or as text."""
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def text(value: object) -> str:
+    """Text, as it is."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def one_of(*choices: str) -> Callable[[object], str]:
+    """A reader that accepts one of the given words."""
+
+    def read(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"{value!r} is unknown: one of {', '.join(choices)}")
+        return str(value)
+
+    return read
+
+
+def several(reader: Callable[[object], object]) -> Callable[[object], tuple[object, ...]]:
+    """A reader of one value or a list of them, kept as a tuple."""
+
+    def read(value: object) -> tuple[object, ...]:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(reader(item) for item in items)
+
+    return read
+
+
+def optional(reader: Callable[[object], object]) -> Reader:
+    """The same reader, which also lets None through (JSON null: not set)."""
+    return lambda value: None if value is None else reader(value)
