@@ -25,6 +25,8 @@ EXIT_CANNOT_MEASURE: Final = 3
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 
+CONTEXT_SETTINGS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
 # In the order of the help text. The lines stand here, so that `--help` imports no command.
 COMMANDS: Final[dict[str, str]] = {
     "run": "Replay a scenario against an endpoint, print the summary, write the run folder.",
@@ -71,7 +73,7 @@ def load_command(name: str) -> Any:
     """The command that `llmbench/cli/<name>.py` defines."""
     module = import_module(f"llmbench.cli.{name}")
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    settings = getattr(module, "CONTEXT_SETTINGS", None)
+    settings = getattr(module, "CONTEXT_SETTINGS", CONTEXT_SETTINGS)
     single.command(name, context_settings=settings, rich_help_panel=None)(module.command)
     return typer.main.get_command(single)
 
@@ -97,7 +99,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=CONTEXT_SETTINGS,
 )
 
 
