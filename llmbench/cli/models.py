@@ -1,0 +1,48 @@
+"""`llmbench models`: what the bundled engine can serve, as the engine itself tells."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from llmbench.errors import CannotMeasure
+
+
+def command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """List the models of the reference engine.
+
+    Sizes, licences, and whether a model is on this machine or fetched on first use. Nothing is downloaded.
+    """
+    models = list_models()
+    typer.echo(json.dumps(models, indent=2) if as_json else table(models))
+
+
+def list_models() -> list[dict[str, Any]]:
+    """Asks the engine in a process of its own: it is another program."""
+    done = subprocess.run(
+        [sys.executable, "-m", "reference_engine.listing"], capture_output=True, encoding="utf-8", check=False
+    )
+    if done.returncode != 0:
+        raise CannotMeasure(f"The reference engine cannot list its models:\n{done.stderr.strip()}")
+    models: list[dict[str, Any]] = json.loads(done.stdout)
+    return models
+
+
+def table(models: list[dict[str, Any]]) -> str:
+    rows = [("model", "parameters", "licence", "on this machine")]
+    rows += [(m["name"], m["parameters"] or "-", m["licence"] or "-", whereabouts(m)) for m in models]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def whereabouts(model: dict[str, Any]) -> str:
+    if not model["is_here"]:
+        return f"no; fetched on first use ({model['download_bytes'] / 1e6:.0f} MB)"
+    return f"yes ({model['bytes'] / 1e6:.0f} MB{'' if model['download_bytes'] else ', bundled'})"
