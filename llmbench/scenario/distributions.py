@@ -6,8 +6,8 @@
     {lognormal: {mean: 512, sigma: 0.6}, min: 16, max: 4096}
     {empirical: [10, 20, 20, 400]}                  or {values: […], weights: […]}
 
-`mean` of a lognormal is the arithmetic mean of the unclipped distribution and `sigma` the standard deviation of the
-natural logarithm, so the median is mean / exp(sigma² / 2).
+`mean` of a lognormal is the arithmetic mean of the unclipped distribution and `sigma` the standard
+deviation of the natural logarithm, so the median is mean / exp(sigma² / 2).
 """
 
 from __future__ import annotations

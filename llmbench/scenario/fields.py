@@ -1,7 +1,9 @@
 """The field types of the scenario: each reads what people write and carries its own part of the JSON Schema.
 
-A validation with `context={"file": True}` is strict about units (a bare `60` where a duration belongs is an error);
-Python code that builds the models itself may pass plain floats in seconds, per second, or as shares.
+A validation with `context={"file": True}` is strict about units (a bare `60` where a duration belongs is an
+error); Python code that builds the models itself may pass plain floats in seconds, per second, or as shares.
+
+Validators raise `ValueError` for wrong types too: pydantic collects that, and would let a `TypeError` escape.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
 from llmbench.scenario import units
+from llmbench.scenario.scalars import spelling
 
 FILE_CONTEXT: dict[str, bool] = {"file": True}
 _LARGEST_COUNT = 10**12
@@ -119,7 +122,7 @@ def parse_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return str(value)
+        return spelling(value) or str(value)
     raise ValueError("must be text")
 
 

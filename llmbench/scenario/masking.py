@@ -1,7 +1,7 @@
 """Which values are secret, and how they are masked.
 
-A secret is the API key, a header whose name says so (Authorization, api-key, x-api-key, cookie …), or a value under
-such a name in the request body. Masked values read `***` in everything llmbench writes.
+A secret is the API key, a header whose name says so (Authorization, api-key, x-api-key, cookie …), or a value
+under such a name in the request body. Masked values read `***` in everything llmbench writes.
 """
 
 from __future__ import annotations

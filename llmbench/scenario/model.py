@@ -1,7 +1,7 @@
 """What a scenario says, as frozen types: target, load, workloads, objectives.
 
-Attribute names carry their unit (`_s` seconds, `_per_s` per second); the YAML key is the field's alias where it
-differs. Editors show the descriptions through the JSON Schema.
+Attribute names carry their unit (`_s` seconds, `_per_s` per second); the YAML key is the field's alias where
+it differs. Editors show the descriptions through the JSON Schema.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Workload(Frozen):
     prefix: Prefix | None = Field(None, description="Shared beginnings of the prompts.")
     cache: Literal["cold", "warm", "mixed"] = Field(
         "cold",
-        description="cold: no prompt repeats an earlier run's; warm: same prompts each run; mixed: half and half.",
+        description="cold: prompts new in every run; warm: the same prompts every run; mixed: half and half.",
     )
     path: Text | None = Field(None, description="File of prompts or traffic; relative to the scenario file.")
     input_scale: PositiveNumber = Field(1.0, description="Multiplies the prompt lengths of a trace.")
@@ -295,12 +295,12 @@ class Scenario(Frozen):
     target: Target = Field(description="The endpoint that is measured.")
     load: Load = Field(description="When requests are sent, and for how long.")
     workloads: tuple[Workload, ...] = Field(min_length=1, description="Several workloads, mixed by weight.")
-    slo: Slo = Field(Slo(), description="Limits that decide between PASS and FAIL.")
+    slo: Slo = Field(Slo.model_construct(), description="Limits that decide between PASS and FAIL.")
     server_metrics: ServerMetrics = Field(
         "auto", description="Scrape the server's /metrics: auto, true, false, a URL."
     )
     cost: Cost | None = Field(None, description="Price of the target, for cost per token.")
-    instrument: Instrument = Field(Instrument(), description="How llmbench itself works.")
+    instrument: Instrument = Field(Instrument.model_construct(), description="How llmbench itself works.")
     seed: CountFromZero = Field(0, description="Same seed, same schedule and lengths.")
     matrix: Matrix = Field({}, description="One run per combination, as in {load.concurrency: [1, 8, 64]}.")
 
@@ -318,7 +318,7 @@ class Scenario(Frozen):
         return rules.together(present)
 
     def resolved(self) -> dict[str, Any]:
-        """Every setting as plain JSON with the file's own keys and units, defaults included, secrets as `***`."""
+        """Every setting as plain JSON in the file's keys and units, with defaults, secrets as `***`."""
         tree = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         tree["target"]["body"] = masked(self.target.body)  # exclude_none must not reach into what is sent
         tree["target"]["headers"] = masked(self.target.headers)

@@ -1,4 +1,4 @@
-"""Service level objectives as the scenario states them: `ttft: {p95: 500ms}`, `errors: 1%`, `goodput: 95%`."""
+"""Service level objectives: `ttft: {p95: 500ms}`, `errors: 1%`, `goodput: 95%`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ LATENCY_METRICS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloLimit:
-    """One limit. `limit` is in seconds for latencies, a share (0 to 1) for errors and goodput, else per second.
+    """One limit, in seconds for latencies, as a share (0 to 1) for errors and goodput, else per second.
 
-    `stat` is p50, p99.5, p999, mean or max for latencies; `share` for errors and goodput; `rate` for throughputs.
+    `stat` is p50, p99.5, p999, mean or max for latencies; `share` for errors and goodput; `rate` for
+    throughputs.
     """
 
     metric: str

@@ -1,5 +1,7 @@
 """Field types that are more than a quantity: engine options, headers, bodies, ramps, and the like."""
 
+# ruff: noqa: TRY004  (validators raise ValueError for wrong types too: pydantic collects only that)
+
 from __future__ import annotations
 
 import json
@@ -22,6 +24,7 @@ from llmbench.scenario.fields import (
 )
 from llmbench.scenario.masking import MASK, MaskedDict
 from llmbench.scenario.objectives import LATENCY_METRICS
+from llmbench.scenario.scalars import plain_values
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING_HEADERS = ("content-length", "transfer-encoding", "connection", "host")
@@ -72,6 +75,12 @@ def _read_name(value: object) -> str:
     return name
 
 
+def normalized_name(text: str) -> str:
+    """`text` with what a name cannot hold replaced, so that any file has a name."""
+    name = re.sub(r"[^\w .+-]+", "-", text).lstrip("_ .+-").rstrip()[:100]
+    return name or "scenario"
+
+
 def _read_engine(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError("write a mapping of options, as in {model: tiny}")
@@ -84,7 +93,7 @@ def _read_engine(value: object) -> dict[str, Any]:
         _refuse_ambiguous(key, item)
         if isinstance(item, float) and not math.isfinite(item):
             raise ValueError(f"{key} must be finite")
-    return dict(value)
+    return dict(plain_values(value))
 
 
 def _refuse_ambiguous(key: str, item: object) -> None:
@@ -106,7 +115,7 @@ def _read_body(value: object) -> MaskedDict:
         raise ValueError(
             "holds what JSON cannot say (a non-finite number, a date, half a character)"
         ) from None
-    return MaskedDict(value)
+    return MaskedDict(plain_values(value))
 
 
 def _read_headers(value: object) -> MaskedDict:
@@ -204,7 +213,7 @@ def _read_matrix(value: object) -> dict[str, tuple[Any, ...]]:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         raise ValueError("holds what JSON cannot say (a non-finite number, a date)") from None
-    return {str(key): tuple(items) for key, items in value.items()}
+    return {str(key): tuple(plain_values(items)) for key, items in value.items()}
 
 
 def _one_of(*options: dict[str, Any]) -> WithJsonSchema:

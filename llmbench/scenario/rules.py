@@ -1,8 +1,8 @@
 """What must hold between the keys of a scenario, as pure functions over the file's own words.
 
-Each rule reads the YAML-keyed tree (values as written: `"4/s"`, `16`, `null` for absent) and returns what is broken as
-(path below the given tree, what is wrong and what to do). Values of a wrong type are the field types' business and are
-passed over here, so that a rule never raises.
+Each rule reads the YAML-keyed tree (values as written: `"4/s"`, `16`, `null` for absent) and returns what is
+broken as (path below the given tree, what is wrong and what to do). Values of a wrong type are the business
+of the field types and are passed over here, so that a rule never raises.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ def target(tree: Any) -> list[Broken]:
     if tree.get("engine") is not None and tree.get("unix_socket") is not None:
         broken.append((("unix_socket",), "the bundled engine listens on a port; remove it"))
     headers = tree.get("headers")
+    if tree.get("api_key") not in (None, "") and _has_credentials(tree.get("url")):
+        broken.append((("url",), "user:password@ and api_key exclude each other; keep one"))
     if isinstance(headers, Mapping) and tree.get("api_key") not in (None, ""):
-        for name in headers:
-            if str(name).lower() == "authorization":
-                broken.append((("headers", name), "api_key is sent as Authorization too; keep one"))
+        doubled = [name for name in headers if str(name).lower() == "authorization"]
+        broken += [(("headers", name), "api_key is sent as Authorization too; keep one") for name in doubled]
     return broken
 
 
@@ -184,9 +185,8 @@ def workload(tree: Any) -> list[Broken]:
     needs = {"synthetic": ("input_tokens", "output_tokens"), "inline": ("prompts",)}
     examples = {"input_tokens": "512", "output_tokens": "128", "prompts": "[Say hi]", "path": "traffic.csv"}
     needed = ("path",) if kind in FILE_WORKLOADS else needs.get(kind, ()) if isinstance(kind, str) else ()
-    for key in needed:
-        if tree.get(key) is None:
-            broken.append(((), f"{kind} needs {key}; write {key}: {examples[key]}"))
+    missing = [key for key in needed if tree.get(key) is None]
+    broken += [((), f"{kind} needs {key}; write {key}: {examples[key]}") for key in missing]
     useless: list[tuple[str, str]] = []
     if kind in ("synthetic", "inline"):
         useless += [("path", f"{kind} reads no file; remove it, or choose another kind")]
@@ -262,6 +262,10 @@ def _seconds(value: Any) -> float | None:
         return units.parse_duration(value)
     except ValueError:
         return units.bare_number(value)
+
+
+def _has_credentials(url: Any) -> bool:
+    return isinstance(url, str) and "@" in url.partition("://")[2].split("/")[0]
 
 
 def _is_above(low: Any, high: Any) -> bool:

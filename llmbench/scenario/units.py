@@ -7,6 +7,8 @@ Parsing goes through exact fractions, so `500ms` and `0.5s` are the same float; 
 Every parser raises `ValueError` whose text says what is wrong and what to write instead.
 """
 
+# ruff: noqa: TRY004  (validators raise ValueError for wrong types too: pydantic collects only that)
+
 from __future__ import annotations
 
 import math
@@ -41,7 +43,7 @@ _BARE = re.compile(rf"\s*({NUMBER})\s*")
 _DURATION_PART = re.compile(rf"\s*({NUMBER})\s*([A-Za-zµμ]+)")
 _RATE = re.compile(rf"\s*({NUMBER})\s*/\s*([A-Za-z]+)\s*")
 _RATE_WORDS = re.compile(
-    rf"\s*({NUMBER})\s*(?:rps|qps|hz|(?:req|reqs|request|requests)\s*/\s*s(?:ec)?)\s*", re.I
+    rf"\s*({NUMBER})\s*(?:rps|qps|hz|(?:req|reqs|request|requests)\s*/\s*s(?:ec)?)\s*", re.IGNORECASE
 )
 _SHARE = re.compile(rf"\s*({NUMBER})\s*%\s*")
 _MONEY = re.compile(rf"\s*({NUMBER})\s*([A-Z]{{3}})\s*")
