@@ -1,4 +1,4 @@
-"""A deterministic OpenAI-compatible server with exact delays, faults and quirks on demand, and a log of the truth.
+"""A deterministic OpenAI-compatible server: exact delays, faults and quirks on demand, a log of the truth.
 
 It imports nothing of llmbench outside this package, so that it can contradict the rest.
 

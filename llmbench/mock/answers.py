@@ -1,7 +1,7 @@
 """The bytes of an answer in each of the three APIs: events of a stream, framed, and whole JSON documents.
 
-What does not change within a request is rendered once; an event is then four byte strings joined. Every event is an
-HTTP chunk of its own, so that a reader of chunks sees the same borders as a reader of events.
+What does not change within a request is rendered once; an event is then four byte strings joined. Every
+event is an HTTP chunk of its own, so that a reader of chunks sees the same borders as a reader of events.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def to_json(value: object) -> bytes:
 
 
 class Framing:
-    """How one event becomes bytes on the wire: field syntax, line ends, and HTTP chunks where HTTP/1.1 is spoken."""
+    """How one event becomes bytes: field syntax, line ends, and chunks where HTTP/1.1 is spoken."""
 
     __slots__ = ("_chunked", "end", "line_end", "prefix")
 
@@ -58,7 +58,7 @@ class Framing:
 
 
 class Answer(Protocol):
-    """The events of one stream in one API. Each method returns framed bytes; empty where the API has no such event."""
+    """The events of one stream in one API: framed bytes, empty where the API has no such event."""
 
     def opening(self) -> bytes:
         """What comes before the first token and carries none (role chunk, response.created, …)."""
@@ -109,7 +109,7 @@ def tool_arguments(text: str) -> str:
 class ChunkAnswer:
     """Chat completion chunks, and the text chunks of the older completions API."""
 
-    __slots__ = ("_cumulative", "_framing", "_heads", "_job", "_null_tail", "_start")
+    __slots__ = ("_cumulative", "_framing", "_heads", "_job", "_null_tail", "_start", "_unknown")
 
     def __init__(self, job: Job, framing: Framing, *, answer_id: str, created: int) -> None:
         self._job = job
@@ -119,8 +119,9 @@ class ChunkAnswer:
         self._start = top[:-1] + b',"choices":['
         self._heads = {channel: self._head(delta) for channel, delta in self._deltas().items()}
         self._cumulative = job.include_usage and job.behaviour.usage == "every"
-        unknown = b',"usage":null' if job.include_usage and job.behaviour.usage == "opt-in" else b""
-        self._null_tail = self._tail(unknown)
+        # OpenAI's own server names the usage in every chunk of such a stream, as null until the last.
+        self._unknown = b',"usage":null' if job.include_usage and job.behaviour.usage == "opt-in" else b""
+        self._null_tail = self._tail(self._unknown)
 
     def _deltas(self) -> dict[str, bytes]:
         if self._job.api == "completions":
@@ -141,7 +142,7 @@ class ChunkAnswer:
         return b',"logprobs":null,"finish_reason":null}]' + usage + b"}" + self._framing.end
 
     def _choice(self, content: bytes, finish: bytes = b"null") -> bytes:
-        usage = b""
+        usage = self._unknown
         if self._cumulative:
             sent = self._job.num_tokens if finish != b"null" else 0
             usage = b',"usage":' + to_json(usage_counts(self._job, sent))

@@ -1,8 +1,8 @@
 """One clock for all streams: a heap of absolute instants behind one timer of the kernel.
 
-Instants are nanoseconds of CLOCK_MONOTONIC less the time the server was frozen, so that a freeze moves everything that
-was still to come by its length. On Linux a timerfd wakes the loop to the microsecond (event loops themselves round
-their timers to milliseconds); elsewhere the loop's own timer is used.
+Instants are nanoseconds of CLOCK_MONOTONIC less the time the server was frozen, so that a freeze moves
+everything that was still to come by its length. On Linux a timerfd wakes the loop to the microsecond
+(event loops round their own timers to milliseconds); elsewhere the loop's own timer is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from time import monotonic_ns
 
 _NS_PER_S = 1_000_000_000
-# So many due instants are served before the loop looks at its sockets again: arrivals stay punctual under load.
+# So many due instants are served before the loop looks at its sockets again: arrivals stay punctual.
 _TURN = 32
 _CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
 _FLAGS = 0o4000 | 0o2000000  # TFD_NONBLOCK | TFD_CLOEXEC
@@ -69,7 +69,7 @@ class _LoopTimer:
 
 
 class Clock:
-    """Calls back at absolute instants, in their order; those of one instant in the order they were asked for."""
+    """Calls back at absolute instants, in their order; within one instant in the order of asking."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due: list[tuple[int, int, Callable[[], None]]] = []
@@ -95,7 +95,7 @@ class Clock:
             self._rearm()
 
     def freeze(self, for_ns: int, thaw: Callable[[], None]) -> None:
-        """Let nothing be due for `for_ns` from now, then call `thaw`; what was to come comes that much later."""
+        """Let nothing be due for `for_ns` from now, then call `thaw`; what was to come is put off by it."""
         self._frozen_until_ns = monotonic_ns() + for_ns
         self._freeze_ns = for_ns
         self._thaw = thaw

@@ -35,8 +35,8 @@ class Service(Protocol):
 class Connection(asyncio.Protocol):
     """Reads requests, one at a time, and writes answers.
 
-    Writes go straight to the descriptor while nothing is queued: uvloop keeps what a transport is given until the end
-    of the loop's turn, and the log of send times would then be early.
+    Writes go straight to the descriptor while nothing is queued: uvloop keeps what a transport is given until
+    the end of the loop's turn, and the log of send times would then be early.
     """
 
     def __init__(self, service: Service) -> None:
@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
         self._busy = False
         self._taking = False
         self.paused = False
+        self.lost = False
         self.split_bytes: int | None = None
         self.delivery: Delivery | None = None
 
@@ -60,6 +61,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client has left, or the connection was closed here."""
         self._fd = -1
+        self.lost = True
         self._service.connections.discard(self)
         if self.delivery is not None:
             self.delivery.abandon()
@@ -155,9 +157,18 @@ class Delivery:
     """
 
     __slots__ = (
-        "_clock", "_connection", "_ended", "_keep_alive", "_late", "_over", "_start_ns", "_step", "_steps", "_waits",
+        "_clock",
+        "_connection",
+        "_ended",
+        "_keep_alive",
+        "_late",
+        "_over",
+        "_start_ns",
+        "_step",
+        "_steps",
+        "_waits",
         "served",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -185,6 +196,9 @@ class Delivery:
 
     def start(self, at_ns: int) -> None:
         """Begin: the script's instant 0 is `at_ns` of CLOCK_MONOTONIC."""
+        if self._connection.lost:  # it left while its request was held back
+            self.abandon()
+            return
         self.served.start_ns = at_ns
         self._start_ns = at_ns - self._clock.frozen_ns
         self._step = next(self._steps)
@@ -216,7 +230,7 @@ class Delivery:
             self._clock.at(self._start_ns + step[0], self.advance)
 
     def _send_all(self, due_ns: int, step: Step) -> Step:
-        """Send the current step together with all others of the same instant; the first step of a later one."""
+        """Send the current step and all others of the same instant; returns the first of a later one."""
         first = self._step
         parts, counts, size = [first[2]], [first[3]] if first[3] else [], len(first[2])
         while step[0] == due_ns and size < _MAX_SEND_BYTES:

@@ -1,9 +1,9 @@
 """What can go wrong on purpose, and for which requests.
 
 A fault is written `KIND[,key=value]…`, for example `status,code=429,every=10,retry_after=2s` or
-`reset,after=5,share=10%`. Without `every` or `share` it strikes every request. `every=N` strikes the N-th, 2N-th, …
-request since the start or the last POST /reset; `share` draws from the seed and the request's number, so that the same
-order of requests meets the same faults again.
+`reset,after=5,share=10%`. Without `every` or `share` it strikes every request. `every=N` strikes the N-th,
+2N-th, … request since the start or the last POST /reset; `share` draws from the seed and the request's
+number, so that the same order of requests meets the same faults again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from llmbench.mock import values
 
 KINDS = {
-    "status": "an HTTP status instead of an answer (code=, body=auto|json|html|text|empty, retry_after=, location=)",
+    "status": "an HTTP status instead of an answer (code=, body=, retry_after=, location=)",
     "drop": "the connection is closed without a word of answer",
     "reset": "TCP reset (RST) after `after` tokens",
     "cut": "the connection is closed in the middle of the body after `after` tokens",
@@ -32,7 +32,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `after` counts output tokens and is clipped to the answer's length, so that a fault always strikes."""
+    """One fault. `after` counts output tokens, at most the answer's length: a fault always strikes."""
 
     kind: str
     every: int | None = None
@@ -46,7 +46,7 @@ class Fault:
     message: str = "the mock was told to fail"
 
     def strikes(self, ordinal: int, seed: int, position: int) -> bool:
-        """Whether this fault, the `position`-th of the list, befalls the `ordinal`-th request (counted from 1)."""
+        """Whether this fault, the `position`-th of its list, befalls the `ordinal`-th request (from 1)."""
         if self.every is not None and ordinal % self.every:
             return False
         if self.share is None:
@@ -69,7 +69,7 @@ _READERS: dict[str, values.Reader] = {
 
 
 def read_fault(value: object) -> Fault:
-    """A fault from `KIND[,key=value]…` or from a JSON object with the same keys and `kind`; ValueError if unclear."""
+    """A fault from `KIND[,key=value]…` or a JSON object of the same keys and `kind`; or ValueError."""
     if isinstance(value, Fault):
         return value
     settings: dict[str, object]

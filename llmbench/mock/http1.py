@@ -9,7 +9,7 @@ MAX_BODY_BYTES = 256 * 1024 * 1024
 
 
 class BadRequest(Exception):
-    """Bytes that are no HTTP request; the connection cannot go on. `status` is what the client should be told."""
+    """Bytes that are no HTTP request; the connection cannot go on. `status` is what to answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

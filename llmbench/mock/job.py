@@ -1,7 +1,7 @@
 """One generation request, read and decided: how many tokens go in and come out, and why the answer ends.
 
-`read_job` is pure: a decoded body and the behaviour in force become a `Job`, or a `Refusal` that says which HTTP
-status and message the client gets.
+`read_job` is pure: a decoded body and the behaviour in force become a `Job`, or a `Refusal` that says
+which HTTP status and message the client gets.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def content_text(content: object) -> str:
 
 
 def messages_text(messages: object, param: str) -> tuple[str, int]:
-    """(prompt text, prompt tokens) of chat messages, with the template's overhead; Refusal where there are none."""
+    """(prompt text, prompt tokens) of chat messages, template included; Refusal where there are none."""
     if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
         raise Refusal(400, f"'{param}' must be a list of messages that is not empty", param=param)
     texts = [content_text(message.get("content")) for message in messages]
@@ -76,7 +76,7 @@ def messages_text(messages: object, param: str) -> tuple[str, int]:
 
 
 def prompt_text(prompt: object) -> tuple[str, int]:
-    """(prompt text, prompt tokens) of a completions prompt: text, token ids, or a list of either, taken together."""
+    """(prompt text, prompt tokens) of a completions prompt: text, token ids, or a list of either as one."""
     if isinstance(prompt, str):
         return prompt, count_tokens(prompt)
     if isinstance(prompt, list) and prompt:
@@ -137,7 +137,7 @@ def read_job(
     model: str,
     max_model_len: int | None,
 ) -> Job:
-    """The job of a decoded request body; `model` is the name used where the body gives none. Raises Refusal."""
+    """The job of a decoded request body; `model` is used where the body names none. Raises Refusal."""
     for key in behaviour.reject:
         if key in body:
             raise Refusal(
@@ -148,8 +148,8 @@ def read_job(
     if max_model_len is not None and input_tokens + num_tokens > max_model_len:
         raise Refusal(
             400,
-            f"This model's maximum context length is {max_model_len} tokens, but {input_tokens} tokens of prompt and "
-            f"{num_tokens} of output were asked for",
+            f"This model's maximum context length is {max_model_len} tokens, but {input_tokens} of prompt "
+            f"and {num_tokens} of output were asked for",
             param="messages" if api == "chat" else "prompt",
             code="context_length_exceeded",
         )

@@ -1,7 +1,9 @@
-"""Everything the mock can be told, once: field names, defaults, how each is read, and the text of its flag.
+"""Everything the mock can be told, once: field names, defaults, how each is read, and the text of its
+flag.
 
-`Behaviour` holds what one request may override through the body key `mock`; `MockOptions` adds what belongs to the
-server as a whole. Flags (`llmbench mock`, `python -m llmbench.mock`) are derived from these fields.
+`Behaviour` holds what one request may override through the body key `mock`; `MockOptions` adds what
+belongs to the server as a whole. Flags (`llmbench mock`, `python -m llmbench.mock`) are derived from these
+fields.
 """
 
 from __future__ import annotations
@@ -192,8 +194,9 @@ class Behaviour:
         (),
         values.several(read_fault),
         "KIND[,key=value]…",
-        f"may be repeated, first match strikes; KIND: {', '.join(KINDS)}; keys: every, share, after, for, code, body, "
-        "retry_after, location, message",
+        f"may be repeated, first match strikes; KIND: {', '.join(KINDS)}; "
+        "keys: every (N-th), share (5%), after (tokens, 3), for (a stall's length), code (503), "
+        "body (auto, json, html, text, empty), retry_after, location, message",
         group=_FAULTS,
         flag="fault",
     )
@@ -297,7 +300,7 @@ def flag_name(field: dataclasses.Field[Any]) -> str:
 
 
 def changed(options: OptionsT, settings: Mapping[str, object]) -> OptionsT:
-    """`options` with `settings` (field or flag name to text or JSON value) applied; ValueError lists every mistake."""
+    """`options` with `settings` (field or flag name to text or JSON value); ValueError lists all mistakes."""
     fields = {field.name: field for field in dataclasses.fields(options)}
     fields |= {flag_name(field).replace("-", "_"): field for field in dataclasses.fields(options)}
     typed: dict[str, Any] = {}

@@ -6,10 +6,8 @@ import argparse
 import asyncio
 import dataclasses
 import gc
-import json
 import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmbench.mock.options import MockOptions, changed, flag_name
@@ -21,9 +19,10 @@ def takes_several(field: dataclasses.Field[Any]) -> bool:
 
 
 def options_from_flags(flags: Mapping[str, object]) -> MockOptions:
-    """Options from flags that were given (field name to text, bool or list of text); ValueError lists the mistakes."""
+    """Options from given flags (field name to text, bool or list of text); ValueError lists all mistakes."""
+    names = {field.name: flag_name(field) for field in dataclasses.fields(MockOptions)}
     return changed(
-        MockOptions(), {name: value for name, value in flags.items() if value not in (None, [], ())}
+        MockOptions(), {names[name]: value for name, value in flags.items() if value not in (None, [], ())}
     )
 
 
@@ -74,20 +73,3 @@ def serve(options: MockOptions, say: Callable[[str], None]) -> dict[str, Any]:
 
     with asyncio.Runner(loop_factory=lambda: new_loop(options.loop)) as runner:
         return runner.run(_serve(options, say))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m llmbench.mock`: the exit code (0 stopped, 2 wrong flags, 3 the address cannot be had)."""
-    given = vars(parser().parse_args(arguments))
-    try:
-        options = options_from_flags(given)
-    except ValueError as error:
-        print("\n".join(f"--{line}" for line in str(error).split("\n")), file=sys.stderr)
-        return 2
-    try:
-        summary = serve(options, lambda line: print(line, flush=True))
-    except OSError as error:
-        print(f"the mock cannot listen: {error}", file=sys.stderr)
-        return 3
-    print(json.dumps(summary), file=sys.stderr)
-    return 0

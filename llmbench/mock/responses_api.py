@@ -51,7 +51,7 @@ def _part(channel: Channel, text: str) -> dict[str, Any]:
 def response_object(
     job: Job, texts: dict[Channel, str], *, answer_id: str, created: int, status: str
 ) -> dict[str, Any]:
-    """The response object: of a whole answer, or at the start (`in_progress`, no texts) and end of a stream."""
+    """The response object of a whole answer, or of a stream at its start (`in_progress`) and end."""
     cut = status == "incomplete"
     document: dict[str, Any] = {
         "id": answer_id,

@@ -1,8 +1,9 @@
 """What is sent when: a request's answer as a sequence of timed steps. Pure: no clock, no socket.
 
-A step is `(due_ns, action, payload, num_tokens)`. `due_ns` counts from the start of decoding and never decreases;
-steps with the same `due_ns` go out in one send. Token i is due at TTFT + i * ITL whatever happened before, so that
-nothing drifts; a chunk of K tokens, or a send of several chunks, is due with its first token.
+A step is `(due_ns, action, payload, num_tokens)`. `due_ns` counts from the start of decoding and never
+decreases; steps with the same `due_ns` go out in one send. Token i is due at TTFT + i * ITL whatever
+happened before, so that nothing drifts; a chunk of K tokens, or a send of several chunks, is due with its
+first token.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def with_fault(steps: Iterator[Step], fault: Fault, num_tokens: int, wreck: list
 
 
 def with_pause(steps: Iterator[Step], fault: Fault, num_tokens: int, extra: bytes) -> Iterator[Step]:
-    """`steps` with `extra` sent after `fault.after` tokens; all that follows comes `fault.for_s` later, or never."""
+    """`steps` with `extra` after `fault.after` tokens; what follows a stall comes that later, or never."""
     after, num_sent, late_ns = min(fault.after, num_tokens), 0, 0
     struck = False
     for due_ns, action, payload, count in steps:

@@ -1,4 +1,6 @@
-"""Listening: the mock on a TCP port or a Unix socket, in the caller's event loop or in a thread of its own."""
+"""Listening: the mock on a TCP port or a Unix socket, in the caller's event loop or in a thread of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from llmbench.mock.clock import Clock
 from llmbench.mock.connection import Connection
@@ -20,7 +22,7 @@ _BACKLOG = 4096
 
 
 class MockServer:
-    """The mock in the running event loop: `async with MockServer(MockOptions(ttft_s=0.2)) as server: server.url`."""
+    """The mock in the running event loop: `async with MockServer(MockOptions(…)) as server: server.url`."""
 
     def __init__(self, options: MockOptions | None = None) -> None:
         self.options = options or MockOptions()
@@ -78,14 +80,17 @@ class MockServer:
         if self._service is not None:
             for connection in list(self._service.connections):
                 connection.abort()
-        await asyncio.sleep(0)  # let the connections hear of it: they log what they could not finish
-        await asyncio.sleep(0)
+            # Let the connections hear of it: they log what they could not finish.
+            for _ in range(100):
+                if not self._service.connections:
+                    break
+                await asyncio.sleep(0)
         if self._clock is not None:
             self._clock.close()
         if self._log is not None:
             self._log.close()
 
-    async def __aenter__(self) -> MockServer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -136,7 +141,7 @@ class ThreadedMock:
         self._stop = asyncio.Event()
         try:
             await self._server.start()
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 -- raised in the caller's thread
             self._ready.set_exception(error)
             return
         self._ready.set_result(None)
@@ -179,7 +184,7 @@ class ThreadedMock:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
-    def __enter__(self) -> ThreadedMock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -189,8 +194,8 @@ class ThreadedMock:
 
 
 def serve_in_thread(options: MockOptions | None = None) -> ThreadedMock:
-    """Start a mock in a thread: `with serve_in_thread(MockOptions(...)) as server: server.url`.
+    """A mock in a thread of its own, already listening; a context that stops it.
 
-    The thread shares the interpreter with its caller; where microseconds count, run `llmbench mock` as a process.
+    The thread shares the interpreter with its caller; where microseconds count, run the mock as a process.
     """
     return ThreadedMock(options)

@@ -46,7 +46,7 @@ def answer_bytes(status: int, kind: str, body: bytes, headers: list[tuple[str, s
 
 
 def fault_answer(fault: Fault, headers: list[tuple[str, str]]) -> tuple[int, bytes]:
-    """(status, bytes) of the answer that a fault of kind status, empty or json-error puts in place of the real one."""
+    """(status, bytes) of what a fault of kind status, empty or json-error puts in an answer's place."""
     if fault.kind == "json-error":
         return 200, answer_bytes(200, _JSON, to_json(error_object(fault.code, fault.message)), headers)
     if fault.kind == "empty":

@@ -1,8 +1,9 @@
 """The mock's tokenizer and its text: counts that are known before anything is sent.
 
-Counting: each run of bytes without ASCII whitespace is one token, and one more for every further 16 bytes of it (in
-UTF-8). A chat prompt costs 4 tokens a message (its markers) and 3 at the end (the start of the answer) on top of its
-words. Every generated token is a blank and one word, so an answer of N tokens counts N again under the same rule.
+Counting: each run of bytes without ASCII whitespace is one token, and one more for every further 16 bytes
+of it (in UTF-8). A chat prompt costs 4 tokens a message (its markers) and 3 at the end (the start of the
+answer) on top of its words. Every generated token is a blank and one word, so an answer of N tokens counts
+N again by this rule.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ MESSAGE_OVERHEAD_TOKENS = 4
 ANSWER_OVERHEAD_TOKENS = 3
 _BYTES_PER_TOKEN = 16
 
-_ONSETS = "b d f g h k l m n p r s t v w z".split()
-_MIDDLES = "a e i o u ar en il".split()
-_ENDINGS = "ba da ke lin mo ra su tor".split()
+_ONSETS = "bdfghklmnprstvwz"
+_MIDDLES = ("a", "e", "i", "o", "u", "ar", "en", "il")
+_ENDINGS = ("ba", "da", "ke", "lin", "mo", "ra", "su", "tor")
 _ODD_WORDS = ("你好", "naïve", "🙂", "a\u2028b", "c\u0085d", "👩‍🔬", "Ωmega", "łódź")
 
 # Words need no JSON escape: they can be pasted into a JSON string as they are.

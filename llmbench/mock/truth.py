@@ -1,4 +1,5 @@
-"""The mock's own account: what arrived, what was sent and exactly when, and how late the server itself was.
+"""The mock's own account: what arrived, what was sent and exactly when, and how late the server itself
+was.
 
 Instants are CLOCK_MONOTONIC in nanoseconds, taken just before the bytes are given to the kernel.
 """
@@ -11,6 +12,7 @@ import time
 from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
 _BUCKET_NS = 5_000
@@ -77,13 +79,11 @@ class Lateness:
     def add(self, late_ns: int) -> None:
         """Count one send."""
         self.num_sends += 1
-        if late_ns > self.max_ns:
-            self.max_ns = late_ns
-        bucket = late_ns // _BUCKET_NS
-        self._counts[bucket if bucket < _NUM_BUCKETS else _NUM_BUCKETS] += 1
+        self.max_ns = max(self.max_ns, late_ns)
+        self._counts[min(late_ns // _BUCKET_NS, _NUM_BUCKETS)] += 1
 
     def quantile_s(self, share: float) -> float | None:
-        """The lateness that `share` of the sends do not exceed, in seconds, rounded up to 5 us; None without sends."""
+        """The lateness in seconds (up to 5 us) that `share` of the sends keep; None without sends."""
         wanted, seen = share * self.num_sends, 0
         if not self.num_sends:
             return None
@@ -99,7 +99,9 @@ class TruthLog:
 
     def __init__(self, *, path: str | None, limit: int) -> None:
         self._limit = limit
-        self._file: TextIO | None = open(path, "w", encoding="utf-8") if path else None  # noqa: SIM115
+        self._file: TextIO | None = (
+            Path(path).open("w", encoding="utf-8") if path else None  # noqa: SIM115 -- open as long as the server
+        )
         self.reset()
 
     def reset(self) -> None:

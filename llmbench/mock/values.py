@@ -1,7 +1,8 @@
-"""Settings of the mock read from text (flags) or JSON (the body key `mock`): one reader for each kind of value.
+"""Settings of the mock read from text (flags) or JSON (the body key `mock`): a reader for each kind of
+value.
 
-Every reader takes what the user wrote and returns the typed value, or raises ValueError with a sentence that says
-what is accepted. A duration is a number of seconds in JSON; as text it must carry its unit.
+Every reader takes what the user wrote and returns the typed value, or raises ValueError with a sentence
+that says what is accepted. A duration is a number of seconds in JSON; as text it must carry its unit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def duration_s(value: object) -> float:
 
 
 def delay(value: object) -> tuple[float, float]:
-    """(mean in seconds, sigma) from a duration or `lognormal:MEAN:SIGMA`; sigma is the one in log space, 0 = fixed."""
+    """(mean in seconds, sigma in log space) from a duration (sigma 0) or `lognormal:MEAN:SIGMA`."""
     if isinstance(value, str) and value.startswith("lognormal:"):
         parts = value.split(":")
         if len(parts) != 3:
@@ -49,15 +50,12 @@ def whole(minimum: int) -> Callable[[object], int]:
     """A reader of whole numbers of at least `minimum`."""
 
     def read(value: object) -> int:
-        try:
-            if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-                raise ValueError
-            result = int(value)  # type: ignore[call-overload]
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"{value!r} is no whole number") from None
+        if isinstance(value, bool) or not re.fullmatch(r"\s*[+-]?\d+\s*", str(value)):
+            raise ValueError(f"{value!r} is no whole number")
+        result = int(str(value))
         if result < minimum:
             raise ValueError(f"{result} is too small: at least {minimum}")
-        return int(result)
+        return result
 
     return read
 
@@ -87,7 +85,7 @@ def share(value: object) -> float:
 
 
 def boolean(value: object) -> bool:
-    """true or false, as JSON or as text."""
+    """A truth value, as JSON or as text."""
     if isinstance(value, bool):
         return value
     if value in ("true", "false"):
