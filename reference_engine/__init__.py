@@ -1,0 +1,44 @@
+"""A small inference engine that can be read in an hour: PyTorch, continuous batching, OpenAI's API.
+
+The life of a request:
+
+1. `server` reads a body; `protocol` checks it and turns it into sampling parameters; `tokenizer` turns
+   text or a conversation into token ids. What can never be served is refused here, with the numbers.
+2. `engine_thread` passes it to the thread in which the engine lives. `engine.add` queues it.
+3. Each `engine.step`: `scheduler` plans which tokens to compute (one for every running sequence, whole
+   prompts of those that come in and find a slot), `runner` computes them in one pass, one new token
+   for each sequence comes out, `scheduler.commit` records it.
+4. In that pass `model` computes all tokens as the rows of one matrix; only `attention` knows which
+   rows belong together. It writes keys and values to `kv_cache` and reads those of earlier steps.
+   `sampling` chooses from the logits of the last rows.
+5. `tokenizer` turns tokens into text, never half a character, never part of a stop string.
+6. All tokens of a step go back to the event loop at once; each that shows text becomes an event.
+7. A sequence ends by its end token, a stop string, its length, or because its client left; its slot
+   is free for the next step.
+
+One line a module, in reading order:
+
+    types          the plain values that the parts exchange
+    config         the shape of a network; what the user allows the engine
+    sequence       the one mutable state of a living request
+    scheduler      who computes what in the next step; no tensors
+    model          the decoder; attention is an argument
+    kv_cache       keys and values, one slab of positions a slot
+    attention      how the rows of a step attend, all one-token rows together
+    sampling       logits to tokens, each row for itself
+    runner         a plan in, tokens out
+    tokenizer      text in, ids out and back, incrementally; stop strings; chat template
+    engine         the page that shows the whole: add, abort, step
+    engine_thread  the engine's thread and its inboxes
+    protocol       OpenAI's bodies, answers and errors
+    server         HTTP and server-sent events
+    weights        checkpoints in Hugging Face's layout
+    gguf           reads GGUF files; gguf_convert makes such a folder of one
+    catalog        models by name; fetching
+    errors         every error raised on purpose
+    __main__       switches
+
+`models/tiny` is a small model that comes along, `models/train_tiny` the script that made it.
+"""
+
+__version__ = "0.1.0"

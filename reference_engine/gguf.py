@@ -1,0 +1,146 @@
+"""GGUF files (llama.cpp's format): metadata and tensors, read in bulk.
+
+In: a path. Out: plain Python values and float32 arrays. The layout is that of the specification in the
+ggml repository (docs/gguf.md); the block formats are those of `ggml-common.h`. Only what Llama-family
+files of moderate quantization need is here: F32, F16, Q8_0, Q4_1.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reference_engine.errors import ModelError
+
+Floats = NDArray[np.float32]
+
+_SCALARS = dict(
+    zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), (f"<{code}" for code in "BbHhIif?Qqd"), strict=True)
+)
+_STRING, _ARRAY = 8, 9
+_BLOCK = 32  # weights that share one scale
+# type number -> (name, bytes, for how many weights)
+_TENSOR_TYPES = {0: ("F32", 4, 1), 1: ("F16", 2, 1), 3: ("Q4_1", 20, _BLOCK), 8: ("Q8_0", 34, _BLOCK)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """Where a tensor lies; `shape` has rows first, as numpy does (GGUF writes it the other way round)."""
+
+    shape: tuple[int, ...]
+    type_number: int
+    offset: int  # bytes from the start of the file
+
+
+class GgufFile:
+    """An open file: `metadata` is parsed, tensors are read when asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._at = 0
+        self.metadata: dict[str, Any] = {}
+        self.tensors: dict[str, TensorEntry] = {}
+        try:
+            self._read_header()
+        except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
+            raise ModelError(f"{path}: damaged GGUF header at byte {self._at}: {error!r}") from None
+
+    def tensor(self, name: str) -> Floats:
+        """Dequantize one tensor. Raises ModelError for a missing one or an unknown type."""
+        if name not in self.tensors:
+            raise ModelError(f"{self.path}: no tensor {name}")
+        entry = self.tensors[name]
+        if entry.type_number not in _TENSOR_TYPES:
+            known = ", ".join(kind for kind, _, _ in _TENSOR_TYPES.values())
+            raise ModelError(f"{self.path}: {name} has GGUF type {entry.type_number}; supported: {known}")
+        kind, num_bytes, per = _TENSOR_TYPES[entry.type_number]
+        count = int(np.prod(entry.shape))
+        if count % per or entry.offset + count // per * num_bytes > len(self._bytes):
+            raise ModelError(f"{self.path}: {name} does not fit into the file; is it complete?")
+        raw = np.frombuffer(self._bytes, np.uint8, count // per * num_bytes, entry.offset)
+        return dequantize(kind, raw).reshape(entry.shape)
+
+    def _read_header(self) -> None:
+        if self._bytes[:4] != b"GGUF":
+            raise ModelError(f"{self.path}: not a GGUF file")
+        self._at = 4
+        version, num_tensors, num_pairs = self._take("<I"), self._take("<Q"), self._take("<Q")
+        if version not in (2, 3):
+            raise ModelError(f"{self.path}: GGUF version {version}; supported: 2 and 3")
+        for _ in range(num_pairs):
+            key = self._string()
+            self.metadata[key] = self._value(self._take("<I"))
+        found = [(self._string(), self._entry()) for _ in range(num_tensors)]
+        alignment = self.metadata.get("general.alignment", 32)
+        start = -(-self._at // alignment) * alignment
+        for name, (shape, type_number, offset) in found:
+            self.tensors[name] = TensorEntry(shape=shape, type_number=type_number, offset=start + offset)
+
+    def _entry(self) -> tuple[tuple[int, ...], int, int]:
+        dims = [self._take("<Q") for _ in range(self._take("<I"))]
+        return tuple(reversed(dims)), self._take("<I"), self._take("<Q")
+
+    def _take(self, form: str) -> Any:
+        (value,) = struct.unpack_from(form, self._bytes, self._at)
+        self._at += struct.calcsize(form)
+        return value
+
+    def _string(self) -> str:
+        length = self._take("<Q")
+        self._at += length
+        return self._bytes[self._at - length : self._at].decode("utf-8")
+
+    def _value(self, type_number: int) -> Any:
+        if type_number == _STRING:
+            return self._string()
+        if type_number != _ARRAY:
+            return self._take(_SCALARS[type_number])
+        item, count = self._take("<I"), self._take("<Q")
+        if item in (_STRING, _ARRAY):
+            return [self._value(item) for _ in range(count)]
+        values = np.frombuffer(self._bytes, _SCALARS[item], count, self._at)  # in one go: these are long
+        self._at += values.nbytes
+        return values.tolist()
+
+
+def dequantize(kind: str, raw: NDArray[np.uint8]) -> Floats:
+    """Bytes of one tensor -> its weights in order, flat.
+
+    Q8_0: a block is a half-precision scale d and 32 signed bytes q; a weight is d * q.
+    Q4_1: a block is d, a minimum m (both half) and 16 bytes, whose low halves are weights 0 to 15 and
+    high halves weights 16 to 31; a weight is d * q + m.
+    """
+    match kind:
+        case "F32":
+            return raw.view("<f4").astype(np.float32)
+        case "F16":
+            return raw.view("<f2").astype(np.float32)
+        case "Q8_0":
+            blocks = raw.reshape(-1, 2 + _BLOCK)
+            scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
+            return (scale * blocks[:, 2:].view(np.int8)).reshape(-1)
+        case "Q4_1":
+            blocks = raw.reshape(-1, 4 + _BLOCK // 2)
+            scale, least = np.split(blocks[:, :4].copy().view("<f2").astype(np.float32), 2, axis=1)
+            nibbles = np.concatenate((blocks[:, 4:] & 0xF, blocks[:, 4:] >> 4), axis=1)
+            return (scale * nibbles + least).reshape(-1)
+        case _:
+            raise ValueError(kind)
+
+
+def unpermute(weight: Floats, num_heads: int) -> Floats:
+    """Undo llama.cpp's order of q and k rows.
+
+    It interleaves the two halves of each head, because its rotary embedding turns neighbours, where
+    Hugging Face's turns i and i + D/2.
+    """
+    rows, columns = weight.shape
+    return weight.reshape(num_heads, rows // num_heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)

@@ -1,0 +1,35 @@
+"""The contiguous KV cache: one slab a layer, one row of `max_model_len` positions a slot.
+
+The simplest cache there is, and the reference for others. Its price: a slot is as long as the longest
+sequence allowed, and a batch attends over as many positions as its longest member has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reference_engine.config import EngineConfig, ModelConfig
+
+
+class ContiguousCache:
+    """Keys and values `[layers][slots, K, max_model_len, D]`, written by (slot, position)."""
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, dtype: torch.dtype) -> None:
+        self.shape = (config.max_num_seqs, model.num_key_value_heads, config.max_model_len, model.head_dim)
+        self.k = [self._slab(config.device, dtype) for _ in range(model.num_hidden_layers)]
+        self.v = [self._slab(config.device, dtype) for _ in range(model.num_hidden_layers)]
+
+    def _slab(self, device: str, dtype: torch.dtype) -> Tensor:
+        """Zeros, because masked positions are multiplied by 0 and 0 * NaN is NaN."""
+        if device == "cpu":
+            # numpy's zeros are untouched pages: memory is taken as positions are written, not at start.
+            num_bytes = int(np.prod(self.shape)) * dtype.itemsize
+            return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(self.shape)
+        return torch.zeros(self.shape, device=device, dtype=dtype)
+
+    def write(self, layer: int, slots: Tensor, positions: Tensor, *, k: Tensor, v: Tensor) -> None:
+        """Store `k, v [T, K, D]` at `slots [T], positions [T]`."""
+        self.k[layer][slots, :, positions] = k
+        self.v[layer][slots, :, positions] = v

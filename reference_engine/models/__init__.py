@@ -1,0 +1,1 @@
+"""The bundled models, one folder each, and the script that trains them."""
