@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from llmbench.measure import MeasureResult
+    from llmbench.measurement import MeasureResult
 
 NO_ENDPOINT = (
     "no endpoint to measure: give --llmbench-url URL, or llmbench_url in the ini file, or set LLMBENCH_URL"
@@ -35,7 +35,7 @@ class Endpoint:
 
     def measure(self, prompt: str, **options: Any) -> MeasureResult:
         """Send one prompt and time the answer; `options` are those of `llmbench.measure`."""
-        from llmbench.measure import measure
+        from llmbench.measurement import measure
 
         return measure(self.url, prompt, **{"model": self.model, "api_key": self.api_key, **options})
 

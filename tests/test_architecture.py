@@ -30,7 +30,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"metrics"}),
     frozenset({"trust"}),
     frozenset({"report"}),
-    frozenset({"bench", "measure"}),
+    frozenset({"bench", "measurement"}),
     frozenset({"pytest_plugin"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),

@@ -1,10 +1,13 @@
-"""The standard streams of the command line: safe where not every character can be shown."""
+"""The standard streams of the command line: safe where not every character can be shown, plain where asked."""
 
 from __future__ import annotations
 
 import codecs
+import os
 import sys
-from typing import Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
 # What a summary may hold beyond ASCII, and how it reads where only ASCII can be shown.
 PLAIN: Final[dict[str, str]] = {
@@ -42,3 +45,20 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="llmbench.degrade")
+
+
+def print_summary(summary: Mapping[str, Any], *, report_path: Path) -> None:
+    """The summary for people, coloured where stdout shows colours and NO_COLOR does not forbid them."""
+    from llmbench.report.terminal import render_summary
+
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    sys.stdout.write(render_summary(summary, color=color, report_path=str(report_path)))
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Strict JSON in UTF-8, whatever the locale; NaN and infinity become null."""
+    import orjson
+
+    sys.stdout.flush()
+    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.buffer.flush()

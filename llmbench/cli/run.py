@@ -1,0 +1,71 @@
+"""`llmbench run`: one scenario, from the file to the exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmbench.cli.console import print_json, print_summary
+from llmbench.run.live import RunObserver, observer_for
+
+
+def command(
+    scenario: Annotated[
+        str, typer.Argument(help="A scenario file, or the name of a bundled one (llmbench scenarios).")
+    ],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change one value of the scenario, as in load.rate=8/s. May be given again.",
+        ),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The endpoint, instead of the scenario's target.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the run's folder is made; never overwrites one.")
+    ] = Path("reports"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else on stdout.")
+    ] = False,
+    save_text: Annotated[
+        bool, typer.Option("--save-text", help="Keep the generated texts in requests.parquet.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress on stderr, only problems.")
+    ] = False,
+    no_live: Annotated[
+        bool, typer.Option("--no-live", help="Plain progress lines in a terminal too.")
+    ] = False,
+) -> None:
+    """Replay a scenario against an endpoint, print the summary, write the run folder.
+
+    stdout carries the summary, stderr the progress. Ctrl-C ends the run early and reports what was measured;
+    a second Ctrl-C leaves at once. Exit codes: 0 measured, and every limit held; 2 wrong usage or scenario;
+    3 nothing could be measured; 97 the measurement cannot be trusted; 98 too few samples to decide; 99 a
+    limit was broken; 130 interrupted.
+    """
+    from llmbench.bench import run_scenario
+    from llmbench.scenario.load import read_scenario
+
+    loaded = read_scenario(scenario, sets or (), url=url)
+    if loaded.warnings:
+        print(loaded.warnings, file=sys.stderr)
+    observer: RunObserver | None = None if quiet else observer_for(sys.stderr, is_live=not no_live)
+    try:
+        result = run_scenario(
+            loaded.scenario, out=out, save_text=save_text, observer=observer, command_line=sys.argv
+        )
+    finally:
+        if observer is not None:
+            observer.finished()
+    if as_json:
+        print_json(result.summary)
+    else:
+        print_summary(result.summary, report_path=result.folder)
+    raise typer.Exit(result.exit_code)
