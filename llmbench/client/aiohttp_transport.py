@@ -119,7 +119,7 @@ class AiohttpTransport:
         ) as response:
             exchange.headers_ns = exchange.last_ns = self._clock()
             exchange.status = response.status
-            exchange.headers = {name.lower(): value for name, value in response.headers.items()}
+            exchange.raw_headers = dict(response.raw_headers)
             async for data in response.content.iter_any():
                 now = self._clock()
                 exchange.last_ns = now

@@ -6,8 +6,9 @@ monotonic clock and keeps the bytes. What the bytes mean is decided later, by `d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 Breakage = Literal["connect", "reset", "closed", "protocol", "timeout", "no_progress", "cancelled"]
@@ -25,57 +26,62 @@ cancelled    the run was stopped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """One request ready to be sent. `payload` is the JSON body; `request_id` goes out as X-Request-Id."""
+    """One request ready to be sent: the whole HTTP/1.1 message, whose body starts at `body_start`.
+
+    `request_id` goes out as X-Request-Id.
+    """
 
     index: int
-    payload: bytes
     request_id: str
+    message: bytes
+    body_start: int
+
+    @property
+    def payload(self) -> bytes:
+        """The JSON body alone, for transports that make their own heads."""
+        return self.message[self.body_start :]
 
 
 class Exchange:
     """One request on the wire, as it happened. Filled by a transport, read by `decode`.
 
+    start_ns     when the runner handed the request over, before any connection was made
+    sent_ns      when the last byte of the request was handed to the socket
+    connect_ns   nanoseconds spent connecting; None on a kept connection
+    headers_ns   the read that completed the response's head
+    last_ns      the latest sign of life, for the no-progress timeout
     chunks       body bytes in order of arrival, transfer coding removed, content coding kept
     read_ns      one stamp for each socket read that brought body bytes
     read_chunks  for each such read, how many `chunks` had arrived when it was done
-    headers      lower-case names; values as text
-    `*_ns`       nanoseconds of the run's monotonic clock, None when it did not happen
+    raw_headers  names as they came
+
+    `*_ns` are nanoseconds of the run's monotonic clock, None when it did not happen.
     """
 
-    __slots__ = (
-        "breakage",
-        "chunks",
-        "connect_ns",
-        "detail",
-        "end_ns",
-        "headers",
-        "headers_ns",
-        "index",
-        "last_ns",
-        "read_chunks",
-        "read_ns",
-        "request_id",
-        "sent_ns",
-        "start_ns",
-        "status",
-    )
+    # defaults on the class: an exchange is made for every request, and few of these are set on each
+    connect_ns: int | None = None
+    sent_ns: int | None = None
+    headers_ns: int | None = None
+    end_ns: int | None = None
+    status: int | None = None
+    breakage: Breakage | None = None
+    detail: str | None = None
+    raw_headers: Mapping[bytes, bytes] = MappingProxyType({})
 
     def __init__(self, index: int, request_id: str, start_ns: int) -> None:
         self.index = index
         self.request_id = request_id
-        self.start_ns = start_ns  # when the runner handed it over; before any connection was made
-        self.connect_ns: int | None = None  # nanoseconds spent connecting; None on a kept connection
-        self.sent_ns: int | None = None
-        self.headers_ns: int | None = None
-        self.last_ns = start_ns  # the latest sign of life, for the no-progress timeout
-        self.end_ns: int | None = None
-        self.status: int | None = None
-        self.headers: dict[str, str] = {}
+        self.start_ns = self.last_ns = start_ns
         self.chunks: list[bytes] = []
         self.read_ns: list[int] = []
         self.read_chunks: list[int] = []
-        self.breakage: Breakage | None = None
-        self.detail: str | None = None
+
+    def headers(self) -> dict[str, str]:
+        """The response's headers, names in lower case."""
+        return {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in self.raw_headers.items()
+        }
 
     def break_off(self, breakage: Breakage, detail: str, end_ns: int) -> None:
         """Ends the exchange as broken; what had arrived is kept."""

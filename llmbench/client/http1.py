@@ -56,7 +56,6 @@ class FastTransport:
         self._tls = tls
         self.clock = clock
         self.deadlines = Deadlines(timeouts, clock)
-        self._prefix = destination.request_head()
         self._addresses: list[tuple[int, Sockaddr]] = []
         self._idle: list[_Connection] = []
         self._connections: set[_Connection] = set()
@@ -76,17 +75,11 @@ class FastTransport:
     def send(self, outgoing: Outgoing, done: Done) -> None:
         """Sends on a kept connection when there is one, else on a new one."""
         exchange = Exchange(outgoing.index, outgoing.request_id, self.clock())
-        message = b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            self._prefix,
-            outgoing.request_id.encode("ascii"),
-            len(outgoing.payload),
-            outgoing.payload,
-        )
         connection = self._take_idle()
         if connection is None:
-            self._spawn(self._connect_and_send(exchange, message, done))
+            self._spawn(self._connect_and_send(exchange, outgoing.message, done))
         else:
-            connection.start(exchange, message, done)
+            connection.start(exchange, outgoing.message, done)
 
     def abort(self, detail: str) -> None:
         """Ends every exchange in flight as cancelled."""
@@ -232,12 +225,15 @@ class _Connection(asyncio.Protocol):
         self._done: Done | None = None
         self._num_served = 0
         self.idle_since_ns = pool.clock()
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: dict[bytes, bytes] = {}
         self._chunks: list[bytes] = []
         self._num_counted = 0
         self._has_headers = False
+        self._keep = False
         self._complete = False
-        self.on_body = self._chunks.append  # C calling C: no Python frame for each chunk
+        # C calling C: no Python frame for each header and chunk
+        self.on_header = self._headers.setdefault
+        self.on_body = self._chunks.append
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
 
@@ -284,13 +280,9 @@ class _Connection(asyncio.Protocol):
         if exchange.headers_ns is None and self._has_headers:
             exchange.headers_ns = now
         if self._complete:
-            self._finish(now, keep=self._parser.should_keep_alive())
+            self._finish(now, keep=self._keep)
         elif b"[DONE]" in data and _DONE.search(b"".join(self._chunks[-3:])):
             asyncio.get_running_loop().call_later(LINGER_S, self._end_lingering, exchange, now)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, as it came."""
-        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The whole head is there; 1xx answers announce another one."""
@@ -301,6 +293,7 @@ class _Connection(asyncio.Protocol):
             return
         exchange.status = status
         self._has_headers = True
+        self._keep = self._parser.should_keep_alive()  # false once the message is over
 
     def on_message_complete(self) -> None:
         """The body's last byte was fed; acted upon when the read's bytes have been booked."""
@@ -338,9 +331,7 @@ class _Connection(asyncio.Protocol):
         assert done is not None
         exchange.end_ns = now
         exchange.chunks = self._chunks.copy()
-        exchange.headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers
-        }
+        exchange.raw_headers = self._headers.copy()
         self._chunks.clear()
         self._headers.clear()
         self._num_counted = 0
@@ -374,7 +365,7 @@ class _Connection(asyncio.Protocol):
             self._wire.abort()
 
     def _ends_with_connection(self) -> bool:
-        names = {name.lower() for name, _ in self._headers}
+        names = {name.lower() for name in self._headers}
         return not names & {b"content-length", b"transfer-encoding"}
 
     def _broken_detail(self, error: Exception | None) -> str:

@@ -110,7 +110,7 @@ class HttpxTransport:
         try:
             exchange.headers_ns = exchange.last_ns = self._clock()
             exchange.status = response.status_code
-            exchange.headers = {name.lower(): value for name, value in response.headers.items()}
+            exchange.raw_headers = dict(response.headers.raw)
             async for data in response.aiter_raw():
                 now = self._clock()
                 exchange.last_ns = now

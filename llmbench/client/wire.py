@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import orjson
 
 from llmbench.client.address import Address
+from llmbench.client.exchange import Outgoing
 
 Api = Literal["chat", "completions", "responses"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Destination:
     """Where requests go and what their heads carry. `headers` may hold secrets: never print it."""
 
@@ -28,11 +30,24 @@ class Destination:
     def __repr__(self) -> str:
         return f"Destination({self.address.url(self.api)})"
 
-    def request_head(self) -> bytes:
+    @cached_property
+    def _head(self) -> bytes:
         """The head up to the headers that differ between requests, each line ended."""
         lines = [f"POST {self.address.path(self.api)} HTTP/1.1", f"Host: {self.address.authority}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+    def frame(self, index: int, request_id: str, payload: bytes) -> Outgoing:
+        """The whole HTTP/1.1 message of one request (RFC 9112)."""
+        message = b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+            self._head,
+            request_id.encode("ascii"),
+            len(payload),
+            payload,
+        )
+        return Outgoing(
+            index=index, request_id=request_id, message=message, body_start=len(message) - len(payload)
+        )
 
 
 def request_headers(

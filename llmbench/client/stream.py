@@ -1,0 +1,370 @@
+"""The events of one stream, read into an Answer.
+
+The events of a stream are nearly all alike: the same JSON with another word in it. Once one of them has
+been parsed, `_Template` recognises the others by their first and last bytes; whatever does not fit it
+exactly is parsed in full. Both ways give the same Answer (a property test holds them to it).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterator
+from itertools import accumulate
+from typing import Any
+
+import orjson
+
+from llmbench.client.answer import Answer
+from llmbench.client.body import error_text, excerpt, loads
+from llmbench.client.exchange import Exchange
+from llmbench.client.sse import Event, split_events
+from llmbench.client.usage import read_usage, says_each, share_tokens
+from llmbench.client.wire import Api
+
+PAUSE_EVERY = 128
+"""Events between two pauses: some 0.2 ms of work at most."""
+_WORTH_A_TEMPLATE = 8  # pieces a body must have for a template to pay off
+_MARK = "\u2301"  # stands for the word when a template is checked
+
+
+def read_stream(
+    answer: Answer, api: Api, body: bytes, exchange: Exchange, chunks: list[bytes], *, keep_text: bool
+) -> Generator[None, None, None]:
+    """Reads the whole body of an event stream, pausing now and then."""
+    reader = _StreamReader(answer, api, keep_text=keep_text)
+    if b"\r" in body or body.startswith(b"\xef\xbb\xbf") or api == "responses":
+        yield from reader.read_events(split_events(body))
+    else:
+        yield from reader.read_pieces(body.split(b"\n\n"))
+    reader.settle(exchange, chunks)
+
+
+class _Template:
+    """The bytes around the word in a stream's common event."""
+
+    __slots__ = ("head", "size", "tail")
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self.head = head  # with `data: `
+        self.tail = tail
+        self.size = len(head) + len(tail)
+
+    def word(self, piece: bytes) -> bytes | None:
+        """The word's bytes when the piece is this template with another plain word in it, else None.
+
+        Plain: at least one byte and no quote, backslash or line feed, so that it is the text as it stands.
+        """
+        if not piece.startswith(self.head) or not piece.endswith(self.tail) or len(piece) <= self.size:
+            return None
+        word = piece[len(self.head) : -len(self.tail)]
+        if b'"' in word or b"\\" in word or b"\n" in word:
+            return None
+        return word
+
+
+def learn_template(payload: bytes, document: dict[str, Any]) -> _Template | None:
+    """The template of a chunk whose only news is one word of the first choice's text; None for any other."""
+    choices = document.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or document.get("usage") or document.get("error"):
+        return None
+    choice = choices[0]
+    if not isinstance(choice, dict) or choice.get("finish_reason") or choice.get("index"):
+        return None
+    delta = choice.get("delta")
+    place, key = (delta, "content") if isinstance(delta, dict) else (choice, "text")
+    word = place.get(key)
+    silent = ("reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
+    if not isinstance(word, str) or not word or any(place.get(name) for name in silent):
+        return None
+    encoded = orjson.dumps(word)
+    start = payload.find(encoded)
+    if start < 0 or payload.count(encoded) != 1:
+        return None
+    head, tail = payload[: start + 1], payload[start + len(encoded) - 1 :]
+    place[key] = _MARK
+    same = loads(head + _MARK.encode() + tail) == document
+    place[key] = word
+    return _Template(b"data: " + head, tail) if same else None
+
+
+class _StreamReader:
+    """Reads a stream's events into an Answer."""
+
+    # defaults on the class, as for the Answer itself
+    _usage: dict[str, Any] | None = None
+    _done_end: int | None = None
+    _answer_end: int | None = None
+    _done: bool = False
+
+    def __init__(self, answer: Answer, api: Api, *, keep_text: bool) -> None:
+        self._answer = answer
+        self._keep_text = keep_text
+        self._is_responses = api == "responses"
+        self._parts: dict[int, list[str]] = {}
+        self._reasoning: list[str] = []
+        self._refusal: list[str] = []
+        self._tools: dict[tuple[int, int], dict[str, str]] = {}
+        self._ends: list[int] = []  # body offset of each output event's last byte
+        self._sizes: list[int] = []  # bytes or characters of each output event, to share tokens out
+        self._counts: list[int] = []  # cumulative completion tokens said by each output event, 0 if none
+
+    # ---- walking
+
+    def read_events(self, events: list[Event]) -> Iterator[None]:
+        """Every event, parsed in full."""
+        for number, (name, data, end) in enumerate(events):
+            if not self._read_event(name, data, end):
+                return
+            if number % PAUSE_EVERY == PAUSE_EVERY - 1:
+                yield
+
+    def read_pieces(self, pieces: list[bytes]) -> Iterator[None]:
+        """A body with LF line ends, cut at its blank lines: like events by their template."""
+        template: _Template | None = None
+        tries = 3 if len(pieces) >= _WORTH_A_TEMPLATE else 0
+        end = 0
+        last = len(pieces) - 1
+        ends, sizes, counts, keep = self._ends, self._sizes, self._counts, self._keep_text
+        words = self._parts.setdefault(0, [])
+        for number, piece in enumerate(pieces):
+            end += len(piece) + 2
+            word = template.word(piece) if template is not None else None
+            if word is not None:
+                if self._answer_end is None:
+                    self._answer_end = end
+                ends.append(end)
+                sizes.append(len(word))
+                counts.append(0)
+                if keep:
+                    words.append(word.decode("utf-8", "replace"))
+            elif piece:
+                stop = end if number < last else end - 2
+                if piece.startswith(b"data: ") and b"\n" not in piece:
+                    payload = piece[6:]
+                    if not self._read_event(None, payload, stop):
+                        return
+                    if template is None and tries and ends and ends[-1] == stop:
+                        tries -= 1
+                        template = learn_template(payload, loads(payload))
+                else:
+                    for name, data, _ in split_events(piece):
+                        if not self._read_event(name, data, stop):
+                            return
+            if number % PAUSE_EVERY == PAUSE_EVERY - 1:
+                yield
+
+    def _read_event(self, name: bytes | None, data: bytes, end: int) -> bool:
+        """One event; False when it ends the stream."""
+        if data == b"[DONE]":
+            self._done = True
+            self._done_end = end
+            return False
+        answer = self._answer
+        document = loads(data)
+        if not isinstance(document, dict):
+            answer.warn("malformed_event")
+        elif name == b"error" or document.get("error"):
+            answer.fail("bad_stream", "stream_error", error_text(document) or excerpt(data))
+        elif self._is_responses:
+            self._read_responses(document, end)
+        else:
+            self._read_chunk(document, end)
+        return True
+
+    # ---- one event
+
+    def _read_chunk(self, document: dict[str, Any], end: int) -> None:
+        """A chunk of the chat or completions API."""
+        answer = self._answer
+        usage = document.get("usage")
+        if usage:
+            self._usage = usage
+        if answer.response_id is None and isinstance(document.get("id"), str):
+            answer.response_id = document["id"]
+        said: int | None = None
+        choices = document.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                continue
+            reason = choice.get("finish_reason")
+            if reason:
+                answer.finish_reason = str(reason)
+                if reason == "error":
+                    answer.fail("bad_stream", "stream_error", "finish_reason is 'error'")
+            size = self._read_choice(choice, end)
+            if size is not None:
+                said = size if said is None else said + size
+        if said is not None:
+            count = usage.get("completion_tokens") if isinstance(usage, dict) else 0
+            self._add_output(end, said, count if isinstance(count, int) else 0)
+
+    def _read_choice(self, choice: dict[str, Any], end: int) -> int | None:
+        """Keeps one choice's output; returns its length in characters, None when it carries none."""
+        index = choice.get("index") or 0
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            text = choice.get("text")
+            return self._add_text(index, text, end) if isinstance(text, str) and text else None
+        size: int | None = None
+        text = delta.get("content")
+        if isinstance(text, str) and text:
+            size = self._add_text(index, text, end)
+        if len(delta) > 1 or size is None:  # most deltas hold the text and nothing else
+            more = self._read_other_channels(index, delta, end)
+            if more is not None:
+                size = more if size is None else size + more
+        return size
+
+    def _read_other_channels(self, index: int, delta: dict[str, Any], end: int) -> int | None:
+        size: int | None = None
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(thought, str) and thought:
+            self._reasoning.append(thought)
+            size = len(thought)
+        refusal = delta.get("refusal")
+        if isinstance(refusal, str) and refusal:
+            self._refusal.append(refusal)
+            size = (size or 0) + len(refusal)
+            self._mark_answer(end)
+        calls = delta.get("tool_calls") or delta.get("function_call")
+        if calls:
+            got = self._add_calls(index, calls if isinstance(calls, list) else [{"function": calls}])
+            if got:
+                size = (size or 0) + got
+                self._mark_answer(end)
+        return size
+
+    def _add_text(self, index: int, text: str, end: int) -> int:
+        self._parts.setdefault(index, []).append(text)
+        self._mark_answer(end)
+        return len(text)
+
+    def _mark_answer(self, end: int) -> None:
+        """Notes the first output that is not reasoning."""
+        if self._answer_end is None:
+            self._answer_end = end
+
+    def _add_calls(self, choice: int, calls: list[Any]) -> int:
+        """Keeps tool call deltas; returns the characters of names and arguments in them."""
+        size = 0
+        for position, call in enumerate(calls):
+            if not isinstance(call, dict):
+                continue
+            function = call.get("function") or {}
+            index = call.get("index")
+            key = (choice, index if isinstance(index, int) else position)
+            kept = self._tools.setdefault(key, {"name": "", "arguments": ""})
+            for part in ("name", "arguments"):
+                value = function.get(part)
+                if isinstance(value, str) and value:
+                    kept[part] += value
+                    size += len(value)
+        return size
+
+    def _read_responses(self, document: dict[str, Any], end: int) -> None:
+        """A typed event of the responses API."""
+        kind = document.get("type")
+        delta = document.get("delta")
+        if isinstance(kind, str) and kind.endswith(".delta") and isinstance(delta, str) and delta:
+            if "reasoning" in kind:
+                self._reasoning.append(delta)
+            elif "arguments" in kind:
+                call = {"index": document.get("output_index"), "function": {"arguments": delta}}
+                self._add_calls(0, [call])
+                self._mark_answer(end)
+            elif "refusal" in kind:
+                self._refusal.append(delta)
+                self._mark_answer(end)
+            else:
+                self._add_text(0, delta, end)
+            self._add_output(end, len(delta), 0)
+        elif kind == "response.output_item.added":
+            self._name_call(document)
+        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+            self._read_response_end(document.get("response") or {}, kind)
+        elif kind == "error":
+            self._answer.fail("bad_stream", "stream_error", str(document.get("message") or document))
+
+    def _name_call(self, document: dict[str, Any]) -> None:
+        item = document.get("item") or {}
+        if item.get("type") == "function_call":
+            call = {"index": document.get("output_index"), "function": {"name": item.get("name")}}
+            self._add_calls(0, [call])
+
+    def _read_response_end(self, response: dict[str, Any], kind: str) -> None:
+        answer = self._answer
+        self._usage = response.get("usage") or self._usage
+        answer.response_id = response.get("id")
+        self._done = True
+        if kind == "response.failed":
+            answer.fail("bad_stream", "stream_error", error_text(response) or "response.failed")
+        incomplete = response.get("incomplete_details") or {}
+        reason = incomplete.get("reason") if kind == "response.incomplete" else "stop"
+        answer.finish_reason = "length" if reason == "max_output_tokens" else str(reason)
+
+    def _add_output(self, end: int, size: int, count: int) -> None:
+        self._ends.append(end)
+        self._sizes.append(size)
+        self._counts.append(count)
+
+    # ---- the end
+
+    def settle(self, exchange: Exchange, chunks: list[bytes]) -> None:
+        """Stamps, counts and the judgement, when the last event has been read."""
+        self._stamp(exchange, chunks)
+        answer = self._answer
+        answer.choices = {index: "".join(parts) for index, parts in self._parts.items() if parts}
+        answer.reasoning = "".join(self._reasoning)
+        answer.refusal = "".join(self._refusal)
+        if self._tools:
+            answer.tool_calls = [self._tools[key] for key in sorted(self._tools)]
+        self._count_tokens()
+        num_events = len(answer.event_ns)
+        if num_events >= 4 and answer.reads == 1:
+            answer.warn("buffered")
+        if exchange.breakage is None:
+            if answer.finish_reason is None and not self._done:
+                answer.fail("bad_stream", "truncated", "the stream ended without a finish_reason or [DONE]")
+            elif answer.finish_reason is None and num_events == 0:
+                answer.fail("bad_stream", "empty", "the stream ended without any output")
+
+    def _stamp(self, exchange: Exchange, chunks: list[bytes]) -> None:
+        """Offsets become times: an event belongs to the read that brought its last byte."""
+        read_ns = exchange.read_ns
+        if not read_ns:
+            return
+        sizes = list(accumulate(map(len, chunks)))
+        read_ends = [sizes[count - 1] for count in exchange.read_chunks]
+        ends, answer = self._ends, self._answer
+        stamps: list[int] = []
+        first = 0
+        for now, read_end in zip(read_ns, read_ends, strict=True):
+            beyond = bisect_right(ends, read_end, first)
+            if beyond > first:
+                stamps += (now,) * (beyond - first)
+                answer.reads += 1
+                first = beyond
+        answer.event_ns = stamps
+        if self._answer_end is not None:
+            answer.first_answer_ns = stamps[bisect_left(ends, self._answer_end)]
+        if self._done_end is not None:
+            answer.end_ns = read_ns[bisect_left(read_ends, self._done_end)]
+
+    def _count_tokens(self) -> None:
+        """Usage first, else events. Tokens are laid to the events as well as can be told."""
+        answer = self._answer
+        num_events = len(answer.event_ns)
+        read_usage(answer, self._usage)
+        total = answer.output_tokens
+        if total is None:
+            answer.warn("usage_missing")
+            answer.output_tokens = total = num_events
+            answer.token_source = "events"  # noqa: S105 - where a count is from, no password
+        else:
+            answer.token_source = "usage"  # noqa: S105
+        if num_events == 0:
+            answer.event_tokens = []
+        elif len(answer.choices) <= 1:
+            answer.event_tokens = share_tokens(total, self._sizes, self._counts)
+            if total > num_events and not says_each(self._counts, total):
+                answer.warn("tokens_shared_out")
