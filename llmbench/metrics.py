@@ -166,7 +166,8 @@ def _measures(
     streamed = has_events & first_event.is_set
     ended = has_events | columns.integers["end_ns"].is_set
     is_due = due.is_set & open_loop
-    tokens, counted = num_tokens.values, num_tokens.is_set & columns.has_event_tokens
+    tokens = num_tokens.values
+    counted = num_tokens.is_set & (columns.has_event_tokens | ~has_events)
     timed = streamed & counted & (tokens >= 2)
     e2e = finish - sent.values
     return {
@@ -197,7 +198,8 @@ def meets_limits(requests: Requests, context: RunContext) -> BoolRows | None:
     have is not met, but for TPOT where there are fewer than two tokens to be apart.
     """
     columns = requests.columns
-    limits = {None: context.slo, **context.tenant_slo}
+    limits: dict[str | None, tuple[Limit, ...]] = {None: context.slo}
+    limits.update(context.tenant_slo)
     per_request = {tenant: request_limits(slo) for tenant, slo in limits.items()}
     if not any(per_request.values()):
         return None
@@ -235,8 +237,8 @@ def measured_window(requests: Requests, context: RunContext) -> Window:
     """
     if context.window_ns is not None:
         start, end = context.window_ns
-        if context.interrupted or context.killed:
-            end = max(start, min(end, whole_run(requests).end_ns))
+        if (context.interrupted or context.killed) and requests.columns.integers["sent_ns"].is_set.any():
+            end = max(start, min(end, _last_send_ns(requests)))  # nothing was asked for after it
         return Window(start_ns=start, end_ns=end, kind="planned")
     sent = requests.columns.integers["sent_ns"]
     sends = sent.values[sent.is_set & requests.measured]
@@ -247,6 +249,11 @@ def measured_window(requests: Requests, context: RunContext) -> Window:
     if sends_only.duration_s > 0 and 2 * sends_only.holds(finished).sum() >= len(finished) > 0:
         return sends_only
     return whole_run(requests)
+
+
+def _last_send_ns(requests: Requests) -> int:
+    sent = requests.columns.integers["sent_ns"]
+    return int(sent.values[sent.is_set].max())
 
 
 def whole_run(requests: Requests) -> Window:

@@ -1,0 +1,34 @@
+"""`llmbench report`: every result of a run folder made again from its raw records."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The run folder (also of a run that was killed).")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print summary.json instead of the summary.")
+    ] = False,
+) -> None:
+    """Rebuild the reports of a run folder from its raw records.
+
+    Reads requests.parquet, or the journal of a run that was killed; writes requests.parquet,
+    timeline.parquet, summary.json and summary.md again, and prints the summary.
+    """
+    from llmbench.cli.run import print_summary, write_json
+    from llmbench.report.rebuild import rebuild
+
+    rebuilt = rebuild(run)
+    if rebuilt.damaged:
+        shown = ", ".join(rebuilt.damaged[:5]) + (", …" if len(rebuilt.damaged) > 5 else "")
+        count = len(rebuilt.damaged)
+        print(f"{count} journal lines are no whole records and were left out: {shown}", file=sys.stderr)
+    if as_json:
+        write_json(rebuilt.summary)
+    else:
+        print_summary(rebuilt.summary, rebuilt.folder.path)

@@ -1,0 +1,146 @@
+"""Writing a run's results, at its end or any time later from what lies in its folder.
+
+    journal/*.jsonl ─(also of a killed run)─┐
+    requests.parquet ───────────────────────┴─▶ columns ─▶ requests.parquet, timeline.parquet,
+                                                           summary.json, summary.md
+
+`run.json` must hold, under "measurement", what `RunContext.to_json` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from llmbench.columns import ColumnsBuilder, RequestColumns
+from llmbench.context import RunContext
+from llmbench.errors import UsageError
+from llmbench.parquet import read_requests, read_timeline, write_requests, write_timeline
+from llmbench.records import Outcome, RequestRecord, read_journal
+from llmbench.report.folder import RunFolder, open_folder, replace_file, write_json, write_text
+from llmbench.report.markdown import render_markdown
+from llmbench.report.summary import summarise
+from llmbench.timeline import SOURCE, request_rows
+
+NO_RECORD = "no record: the run was killed before this request ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """What a rebuild gave. `damaged` names the journal lines that were no records, as "file:line"."""
+
+    folder: RunFolder
+    summary: dict[str, Any]
+    damaged: list[str] = field(default_factory=list)
+
+
+def write_results(
+    folder: RunFolder,
+    columns: RequestColumns,
+    context: RunContext,
+    samples: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Everything after a run: both parquet files, then summary.json and summary.md; the summary is returned.
+
+    `samples` are rows of the timeline that do not come from the requests. The journal is removed once
+    requests.parquet is complete and on disk. Raises AssertionError where planned requests are not all on
+    record, before the journal is touched.
+    """
+    summary = summarise(columns, context)
+    replace_file(folder.requests, lambda path: write_requests(path, columns))
+    _write_timeline(folder, columns, samples)
+    folder.remove_journal()
+    write_summary(folder, summary)
+    return summary
+
+
+def _write_timeline(folder: RunFolder, columns: RequestColumns, samples: Iterable[Mapping[str, Any]]) -> None:
+    rows = [*request_rows(columns), *samples]
+    replace_file(folder.timeline, lambda path: write_timeline(path, rows))
+
+
+def write_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
+    """summary.json and summary.md."""
+    write_json(folder.summary_json, summary)
+    write_text(folder.summary_md, render_markdown(summary))
+
+
+def rebuild(path: Path) -> Rebuilt:
+    """Make every result of a run folder again, from requests.parquet or, where there is none, the journal.
+
+    Raises UsageError for a folder that is not llmbench's, or holds no requests.
+    """
+    folder = open_folder(path)
+    run = folder.read_run()
+    context = _context_of(folder, run)
+    samples = _stored_samples(folder)
+    if folder.requests.exists():
+        columns = read_requests(folder.requests)
+        summary = summarise(columns, context)
+        _write_timeline(folder, columns, samples)
+        folder.remove_journal()
+        write_summary(folder, summary)
+        return Rebuilt(folder=folder, summary=summary)
+    columns, damaged = _from_journal(folder, context)
+    # A closed loop knows only when it ends how many requests it planned: it is what the records say.
+    context = replace(context, killed=True, planned=columns.num_rows)
+    folder.write_run({**run, "measurement": context.to_json()})
+    summary = write_results(folder, columns, context, samples)
+    return Rebuilt(folder=folder, summary=summary, damaged=damaged)
+
+
+def _context_of(folder: RunFolder, run: Mapping[str, Any]) -> RunContext:
+    try:
+        return RunContext.from_json(run["measurement"])
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise UsageError(
+            f"{folder.run_json}: not written by this version of llmbench (measurement: {error!r}); "
+            "report it with the version that made it"
+        ) from error
+
+
+def _from_journal(folder: RunFolder, context: RunContext) -> tuple[RequestColumns, list[str]]:
+    journals = folder.request_journals()
+    if not journals:
+        raise UsageError(f"{folder.path}: neither requests.parquet nor a journal; there is nothing to report")
+    damaged: list[str] = []
+    builder = ColumnsBuilder(save_text=True)
+    seen: set[int] = set()
+    for record in read_journal(journals, damaged):
+        if record.index not in seen:
+            seen.add(record.index)
+            builder.add(record)
+    planned = max(context.planned or 0, max(seen, default=-1) + 1)
+    for index in np.setdiff1d(np.arange(planned), builder.indices()).tolist():
+        builder.add(_without_record(index, context))
+    return builder.finish(), damaged
+
+
+def _without_record(index: int, context: RunContext) -> RequestRecord:
+    """A planned request that the journal knows nothing of."""
+    return RequestRecord(
+        index=index,
+        phase="warmup" if index < context.num_warmup else "measure",
+        outcome=Outcome.CANCELLED,
+        error_kind="cancelled",
+        error=NO_RECORD,
+    )
+
+
+def _stored_samples(folder: RunFolder) -> list[dict[str, Any]]:
+    """Timeline rows of other sources, from timeline.parquet or else the timeline's journal."""
+    if folder.timeline.exists():
+        return [row for row in read_timeline(folder.timeline) if row["source"] != SOURCE]
+    rows: list[dict[str, Any]] = []
+    for journal in folder.timeline_journals():
+        for line in journal.read_bytes().splitlines():
+            try:
+                rows.append(orjson.loads(line))
+            except orjson.JSONDecodeError:
+                continue  # the torn last line of a killed run
+    return rows
