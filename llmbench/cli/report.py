@@ -20,7 +20,7 @@ def command(
     Reads requests.parquet, or the journal of a run that was killed; writes requests.parquet,
     timeline.parquet, summary.json and summary.md again, and prints the summary.
     """
-    from llmbench.cli.run import print_summary, write_json
+    from llmbench.cli.console import print_json, print_summary
     from llmbench.report.rebuild import rebuild
 
     rebuilt = rebuild(run)
@@ -29,6 +29,6 @@ def command(
         count = len(rebuilt.damaged)
         print(f"{count} journal lines are no whole records and were left out: {shown}", file=sys.stderr)
     if as_json:
-        write_json(rebuilt.summary)
+        print_json(rebuilt.summary)
     else:
-        print_summary(rebuilt.summary, rebuilt.folder.path)
+        print_summary(rebuilt.summary, report_path=rebuilt.folder.path)

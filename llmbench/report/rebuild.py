@@ -25,7 +25,7 @@ from llmbench.records import Outcome, RequestRecord, read_journal
 from llmbench.report.folder import RunFolder, open_folder, replace_file, write_json, write_text
 from llmbench.report.markdown import render_markdown
 from llmbench.report.summary import summarise
-from llmbench.timeline import SOURCE, request_rows
+from llmbench.report.timeline import SOURCE, request_rows
 
 NO_RECORD = "no record: the run was killed before this request ended"
 
