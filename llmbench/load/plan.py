@@ -104,8 +104,10 @@ class Plan:
             return len(self.due_ns)
         return self.num_requests if self.duration_ns is None and self.warmup_ns == 0 else None
 
-    def phase_of(self, at_ns: int) -> Phase:
-        """The phase of a request that is due (open loop) or sent (closed loop) at `at_ns`."""
+    def phase_of(self, index: int, at_ns: int) -> Phase:
+        """The phase of request `index`, due (open loop) or sent (closed loop) at `at_ns`; the instant
+        decides.
+        """
         return "warmup" if at_ns < self.warmup_ns else "measure"
 
     def stage_of(self, at_ns: int) -> int | None:

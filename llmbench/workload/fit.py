@@ -44,6 +44,7 @@ _WIDE_REPEATS = (1, 8, 64)
 _COSTLY_TOKENS_PER_WORD = 2.5
 _CHECK_WORDS = (40, 200)
 _TOLERANCE = 0.02
+_TOLERANCE_TOKENS = 2.0
 _LEAST_TOKENS_PER_WORD = 0.05
 
 
@@ -290,10 +291,17 @@ def _checked(fit: TextFit, base: int, samples: list[Sample]) -> Generator[str, i
         differences.append((count - predicted, count))
         samples.append((num_words, sum(map(len, words)) + num_words, round(count - fit.overhead_tokens)))
     shift = min((difference for difference, _ in differences), key=abs) if len(differences) > 1 else 0.0
-    errors = [abs(difference - shift) / max(count, 1) for difference, count in differences]
-    if max(errors) > _TOLERANCE or abs(shift) > 2:
+    errors = [abs(difference - shift) for difference, _ in differences]
+    is_off = any(
+        error > max(_TOLERANCE * count, _TOLERANCE_TOKENS)
+        for error, (_, count) in zip(errors, differences, strict=True)
+    )
+    if is_off or abs(shift) > _TOLERANCE_TOKENS:
         return _average(fit.source, base, samples, fit.vocabulary)
-    return replace(fit, overhead_tokens=fit.overhead_tokens + shift, expected_error=max(errors))
+    longest = differences[-1][1]
+    return replace(
+        fit, overhead_tokens=fit.overhead_tokens + shift, expected_error=errors[-1] / max(longest, 1)
+    )
 
 
 def _average(source: FitSource, base: int, samples: Sequence[Sample], vocabulary: Vocabulary) -> TextFit:

@@ -14,25 +14,29 @@ from dataclasses import dataclass
 import numpy as np
 
 _DETERMINERS = "the this his that her our my one each your another every"
-_ADJECTIVES = """ old good new big long little small great young white black red high full early late open
-dark hot cold deep green blue free real rich poor strong quick slow warm cool soft hard wide quiet happy dry
-clean sweet heavy bright empty gray wild gentle busy brave tall round clear plain simple narrow proud golden
-ancient distant
+_ADJECTIVES = """
+old good new long little small great young white black red fair dear kind wise true noble honest holy best
+safe whole same high full late open dark hot cold deep free rich poor strong quick soft hard quiet happy
+clean sweet heavy wild gentle brave round plain proud golden big early green blue real slow warm cool wide
+dry bright gray busy tall clear simple distant empty narrow ancient
 """
-_NOUNS = """ man day house time water world boy girl woman year night way hand life city family school room
-door book road king tree head light river father mother child friend morning table street dog horse ship town
-field garden fire wind stone sea sun star hill bridge window wall summer winter spring island forest village
-market doctor teacher captain soldier brother sister bird fish cat wolf bear lion apple bread milk salt sugar
-paper letter song story picture kitchen corner box clock lamp chair bed coat hat shoe ring key knife cup
-plate glass bottle boat train car wheel road engine machine tower castle church palace farm valley mountain
-lake beach desert storm cloud rain snow moon morning evening flower grass leaf seed root branch shadow voice
-dream secret
+_NOUNS = """
+man day house time water world boy woman year night way hand life city door book king tree head light river
+prince queen crown sword earth law heart name son court army lord place ground people land judge servant
+husband wife priest angel beast wine cross camp word friend power cause office wood south north country sun
+moon father mother child morning dog horse ship town field fire wind stone sea hill wall captain soldier
+brother sister bear lion bread letter bed hat ring car church cloud rain seed shadow voice dream secret lamb
+family room road table street star window summer winter spring island forest village market doctor teacher
+bird fish cat apple salt sugar paper song story corner box clock lamp chair coat shoe key knife cup plate
+glass boat train wheel tower castle palace farm mountain lake beach desert snow evening flower grass leaf
+root girl school garden bridge wolf milk picture bottle engine machine valley storm branch kitchen
 """
 _VERBS = """
-was went came ran sat stood looked walked turned moved fell lived worked played stopped waited stayed passed
-returned slept talked started jumped climbed rested danced traveled
+was went came ran sat stood lay rose fled spoke died called cried answered gathered departed hid turned fell
+returned sang swam flew looked walked moved lived worked played waited stayed passed slept talked rested
+rode stopped started danced traveled jumped climbed
 """
-_PREPOSITIONS = "in to on by with from over near under after before behind across around into beside"
+_PREPOSITIONS = "in to on by with from over near under after before behind into around beside across"
 _CONJUNCTIONS = "and but so then while because"
 
 
