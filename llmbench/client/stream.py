@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -21,8 +21,8 @@ from llmbench.client.sse import Event, split_events
 from llmbench.client.usage import read_usage, says_each, share_tokens
 from llmbench.client.wire import Api
 
-PAUSE_EVERY = 128
-"""Events between two pauses: some 0.2 ms of work at most."""
+PAUSE_MASK = 127
+"""A pause after every 128 events: some 0.2 ms of work at most."""
 _WORTH_A_TEMPLATE = 8  # pieces a body must have for a template to pay off
 _MARK = "\u2301"  # stands for the word when a template is checked
 
@@ -39,31 +39,19 @@ def read_stream(
     reader.settle(exchange, chunks)
 
 
-class _Template:
-    """The bytes around the word in a stream's common event."""
+class _Template(NamedTuple):
+    """The bytes around the word in a stream's common event; `head` with its `data: `."""
 
-    __slots__ = ("head", "size", "tail")
-
-    def __init__(self, head: bytes, tail: bytes) -> None:
-        self.head = head  # with `data: `
-        self.tail = tail
-        self.size = len(head) + len(tail)
-
-    def word(self, piece: bytes) -> bytes | None:
-        """The word's bytes when the piece is this template with another plain word in it, else None.
-
-        Plain: at least one byte and no quote, backslash or line feed, so that it is the text as it stands.
-        """
-        if not piece.startswith(self.head) or not piece.endswith(self.tail) or len(piece) <= self.size:
-            return None
-        word = piece[len(self.head) : -len(self.tail)]
-        if b'"' in word or b"\\" in word or b"\n" in word:
-            return None
-        return word
+    head: bytes
+    tail: bytes
 
 
-def learn_template(payload: bytes, document: dict[str, Any]) -> _Template | None:
-    """The template of a chunk whose only news is one word of the first choice's text; None for any other."""
+def learn_template(piece: bytes) -> _Template | None:
+    """The template of an event whose only news is one word of the first choice's text; None for any other."""
+    payload = piece[6:]
+    document = loads(payload)
+    if not piece.startswith(b"data: ") or not isinstance(document, dict):
+        return None
     choices = document.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or document.get("usage") or document.get("error"):
         return None
@@ -106,7 +94,7 @@ class _StreamReader:
         self._tools: dict[tuple[int, int], dict[str, str]] = {}
         self._ends: list[int] = []  # body offset of each output event's last byte
         self._sizes: list[int] = []  # bytes or characters of each output event, to share tokens out
-        self._counts: list[int] = []  # cumulative completion tokens said by each output event, 0 if none
+        self._counts: list[int] = []  # cumulative completion tokens, of the output events that said them
 
     # ---- walking
 
@@ -115,43 +103,57 @@ class _StreamReader:
         for number, (name, data, end) in enumerate(events):
             if not self._read_event(name, data, end):
                 return
-            if number % PAUSE_EVERY == PAUSE_EVERY - 1:
+            if number & PAUSE_MASK == PAUSE_MASK:
                 yield
 
     def read_pieces(self, pieces: list[bytes]) -> Iterator[None]:
-        """A body with LF line ends, cut at its blank lines: like events by their template."""
-        template: _Template | None = None
-        tries = 3 if len(pieces) >= _WORTH_A_TEMPLATE else 0
+        """A body with LF line ends, cut at its blank lines."""
         end = 0
-        last = len(pieces) - 1
-        ends, sizes, counts, keep = self._ends, self._sizes, self._counts, self._keep_text
+        tries = 3 if len(pieces) >= _WORTH_A_TEMPLATE else 0
+        for number, piece in enumerate(pieces, start=1):
+            end += len(piece) + 2
+            if number == len(pieces):
+                end -= 2  # the last piece has no blank line behind it
+            if not self._read_piece(piece, end):
+                return
+            if tries and self._ends and self._ends[-1] == end:
+                tries -= 1
+                template = learn_template(piece)
+                if template is not None:
+                    yield from self._read_alike(pieces[number:], end, template)
+                    return
+
+    def _read_alike(self, pieces: list[bytes], end: int, template: _Template) -> Iterator[None]:
+        """The rest of a body whose events mostly differ by one word: told by their first and last bytes.
+
+        A word is taken as it stands when it has no quote, backslash or line feed; all else is parsed in full.
+        """
+        head, tail = template
+        num_head, num_tail = len(head), len(tail)
+        shortest = num_head + num_tail + 1
+        ends, sizes, keep = self._ends, self._sizes, self._keep_text
         words = self._parts.setdefault(0, [])
+        before_last = len(pieces) - 1
         for number, piece in enumerate(pieces):
             end += len(piece) + 2
-            word = template.word(piece) if template is not None else None
-            if word is not None:
-                if self._answer_end is None:
-                    self._answer_end = end
-                ends.append(end)
-                sizes.append(len(word))
-                counts.append(0)
-                if keep:
-                    words.append(word.decode("utf-8", "replace"))
-            elif piece:
-                stop = end if number < last else end - 2
-                if piece.startswith(b"data: ") and b"\n" not in piece:
-                    payload = piece[6:]
-                    if not self._read_event(None, payload, stop):
-                        return
-                    if template is None and tries and ends and ends[-1] == stop:
-                        tries -= 1
-                        template = learn_template(payload, loads(payload))
-                else:
-                    for name, data, _ in split_events(piece):
-                        if not self._read_event(name, data, stop):
-                            return
-            if number % PAUSE_EVERY == PAUSE_EVERY - 1:
+            if number & PAUSE_MASK == PAUSE_MASK:
                 yield
+            if piece.startswith(head) and piece.endswith(tail) and len(piece) >= shortest:
+                word = piece[num_head:-num_tail]
+                if b'"' not in word and b"\\" not in word and b"\n" not in word:
+                    ends.append(end if number < before_last else end - 2)
+                    sizes.append(len(word))
+                    if keep:
+                        words.append(word.decode("utf-8", "replace"))
+                    continue
+            if not self._read_piece(piece, end if number < before_last else end - 2):
+                return
+
+    def _read_piece(self, piece: bytes, end: int) -> bool:
+        """What stands between two blank lines; False when it ends the stream."""
+        if piece.startswith(b"data: ") and b"\n" not in piece:
+            return self._read_event(None, piece[6:], end)
+        return all(self._read_event(name, data, end) for name, data, _ in split_events(piece))
 
     def _read_event(self, name: bytes | None, data: bytes, end: int) -> bool:
         """One event; False when it ends the stream."""
@@ -305,7 +307,8 @@ class _StreamReader:
     def _add_output(self, end: int, size: int, count: int) -> None:
         self._ends.append(end)
         self._sizes.append(size)
-        self._counts.append(count)
+        if count:
+            self._counts.append(count)
 
     # ---- the end
 
@@ -366,5 +369,5 @@ class _StreamReader:
             answer.event_tokens = []
         elif len(answer.choices) <= 1:
             answer.event_tokens = share_tokens(total, self._sizes, self._counts)
-            if total > num_events and not says_each(self._counts, total):
+            if total > num_events and not says_each(self._counts, num_events, total):
                 answer.warn("tokens_shared_out")

@@ -29,15 +29,15 @@ def _count(usage: Any, *names: str) -> int | None:
     return None
 
 
-def says_each(counts: list[int], total: int) -> bool:
-    """Whether cumulative counts are there for every event and end in the total."""
-    if not counts or counts[-1] != total:
+def says_each(counts: list[int], num_events: int, total: int) -> bool:
+    """Whether there is a cumulative count for every event, rising to the total."""
+    if len(counts) != num_events or not counts or counts[-1] != total:
         return False
     return all(b > a for a, b in zip([0, *counts], counts, strict=False))
 
 
 def share_tokens(total: int, sizes: list[int], counts: list[int]) -> list[int]:
-    """Tokens of each event. Shapes: `sizes`, `counts` [M] -> [M]; every event gets at least 1.
+    """Tokens of each event. Shapes: `sizes` [M], `counts` up to [M] -> [M]; every event gets at least 1.
 
     1. As many tokens as events: one each.
     2. Every event said its cumulative count (continuous usage): the differences, exactly.
@@ -50,7 +50,7 @@ def share_tokens(total: int, sizes: list[int], counts: list[int]) -> list[int]:
     spare = total - num_events
     if spare == 0:
         return [1] * num_events
-    if says_each(counts, total):
+    if says_each(counts, num_events, total):
         return [b - a for a, b in zip([0, *counts], counts, strict=False)]
     if spare < 0:
         return [1] * num_events
