@@ -1,0 +1,125 @@
+"""Programs for the end-to-end tests: the mock server, the command line, and a scenario to start from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LLMBENCH = [sys.executable, "-m", "llmbench"]
+API_KEY = "sk-e2e-4f1d9c0b7a"
+
+SCENARIO = """
+    name: e2e
+    target:
+      url: ${LLMBENCH_URL}
+      api_key: ${E2E_API_KEY:-}
+      ready_timeout: 500ms
+    load:
+      arrivals: constant
+      rate: 40/s
+      duration: 1s
+    workload:
+      kind: inline
+      prompts: [Say hello., Say goodbye.]
+      output_tokens: 8
+"""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder with `scenario.yaml` in it, and the command line to run there."""
+
+    folder: Path
+    url: str | None = None
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*LLMBENCH, *arguments],
+            cwd=self.folder,
+            env=self.environment(**environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+
+    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        with self.start(*arguments, **environment) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=120)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("LLMBENCH_")}
+        return {**kept, **({"LLMBENCH_URL": self.url} if self.url else {}), **more}
+
+    def write(self, scenario: str, name: str = "scenario.yaml") -> None:
+        (self.folder / name).write_text(textwrap.dedent(scenario), encoding="utf-8")
+
+    @property
+    def run_folders(self) -> list[Path]:
+        return sorted((self.folder / "reports").glob("*"))
+
+    @property
+    def run_folder(self) -> Path:
+        (folder,) = self.run_folders
+        return folder
+
+    def summary(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.run_folder / "summary.json").read_text(encoding="utf-8"))
+        return document
+
+
+@pytest.fixture
+def mock_server() -> Iterator[Callable[..., str]]:
+    """Starts `llmbench mock` with the given flags and returns its URL; stops all that were started."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*flags: str) -> str:
+        process = subprocess.Popen(
+            [*LLMBENCH, "mock", "--port", "0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+        started.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("llmbench mock ready at "), line
+        return line.split()[-1]
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """The command line without a server."""
+    bench = Bench(tmp_path)
+    bench.write(SCENARIO)
+    return bench
+
+
+@pytest.fixture
+def bench_on(tmp_path: Path, mock_server: Callable[..., str]) -> Callable[..., Bench]:
+    """The command line with a mock server of the given flags as the scenario's target."""
+
+    def start(*flags: str) -> Bench:
+        bench = Bench(tmp_path, mock_server(*flags))
+        bench.write(SCENARIO)
+        return bench
+
+    return start
