@@ -43,6 +43,14 @@ def keys_of(model: type[Frozen]) -> dict[str, type[Frozen] | None]:
     return keys
 
 
+def types_of(model: type[Frozen]) -> list[type[Frozen]]:
+    """`model` and every type below it, each once."""
+    found = [model]
+    for item in found:
+        found += [below for below in keys_of(item).values() if below is not None and below not in found]
+    return list(dict.fromkeys(found))
+
+
 def model_at(path: Path) -> type[Frozen] | None:
     """The type whose keys stand at `path`; None below values and free mappings."""
     model: type[Frozen] | None = Scenario

@@ -188,9 +188,7 @@ def _validate(document: Document) -> tuple[Scenario | None, list[Mistake]]:
         scenario = Scenario.model_validate(tree, context=FILE_CONTEXT, by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        mistakes = [
-            mistake for detail in details if (mistake := from_validation(detail, document)) is not None
-        ]
+        mistakes = [mistake for detail in details for mistake in from_validation(detail, document)]
     meant, explained = _as_meant(
         tree, [detail for detail in mistakes if detail.text.startswith("unknown key")]
     )

@@ -14,11 +14,12 @@ from pydantic_core import ErrorDetails
 from llmbench.scenario.address import mask_address
 from llmbench.scenario.keys import guess, model_at
 from llmbench.scenario.masking import MASK, is_secret_name
+from llmbench.scenario.options import KeyProblems
 from llmbench.scenario.rules import Path
 from llmbench.scenario.source import Document, Flaw, Place
 
 _WIDTH = 80
-_WIDEST_KEY = 34
+_WIDEST_KEY = 30
 _LONGEST_VALUE = 24
 _LOOKS_SECRET = re.compile(
     r"^(sk|pk|hf|gsk|xai|nvapi|ghp|bearer|basic|akia)[-_ ]|^(?=.*[0-9])(?=.*[A-Za-z])[\w+=-]{16,}$",
@@ -82,9 +83,18 @@ def _shown_value(path: Path, written: str) -> str:
     return value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 1] + "…"
 
 
-def from_validation(error: ErrorDetails, document: Document) -> Mistake | None:
-    """A type's complaint in the file's own words; None for one that another mistake explains."""
+def from_validation(error: ErrorDetails, document: Document) -> list[Mistake]:
+    """A type's complaint in the file's own words; none where another mistake explains it."""
     path = _path_as_written(error["loc"], document.tree)
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, KeyProblems):
+        return [at(document, (*path, key), text) for key, text in cause.problems]
+    if error["type"] == "too_short" and value_at(document.tree, path) != []:
+        return []  # counted without its broken items
+    return [_mistake(error, path, document)]
+
+
+def _mistake(error: ErrorDetails, path: Path, document: Document) -> Mistake:
     kind = error["type"]
     if kind == "missing":
         name = str(path[-1])
@@ -121,8 +131,7 @@ def _unknown_word(error: ErrorDetails, document: Document, path: Path) -> str:
     if word in options:
         return f"write {word} (lower case)"
     close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    known = f"one of {', '.join(options)}"
-    return f"unknown; did you mean {close[0]}? ({known})" if close else f"unknown; write {known}"
+    return f"unknown; did you mean {close[0]}?" if close else f"unknown; write one of {', '.join(options)}"
 
 
 def _mapping_remedy(path: Path) -> str:

@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationInfo, WithJsonSchema
@@ -81,70 +80,99 @@ def normalized_name(text: str) -> str:
     return name or "scenario"
 
 
-def _read_engine(value: object) -> dict[str, Any]:
+class KeyProblems(ValueError):
+    """What is wrong with single keys of a free mapping: (key, text) pairs."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{key}: {text}" for key, text in problems))
+        self.problems = problems
+
+
+def _each_key(value: object, example: str, check: Callable[[str, Any], None]) -> dict[str, Any]:
+    """The mapping in ordinary values; raises `KeyProblems` with every key that `check` refuses."""
     if not isinstance(value, Mapping):
-        raise ValueError("write a mapping of options, as in {model: tiny}")
+        raise ValueError(f"write a mapping, as in {example}")
+    problems: list[tuple[str, str]] = []
     for key, item in value.items():
-        if not isinstance(key, str) or not _OPTION_NAME.fullmatch(key):
-            fixed = re.sub(r"[^a-z0-9]+", "_", str(key).lower()).strip("_") or "model"
-            raise ValueError(f"an option is spelled {fixed}, not {str(key)[:40]}")
-        if not isinstance(item, str | int | float):
-            raise ValueError(f"{key} must be text, a number, true or false")
-        _refuse_ambiguous(key, item)
-        if isinstance(item, float) and not math.isfinite(item):
-            raise ValueError(f"{key} must be finite")
-    return dict(plain_values(value))
+        try:
+            check(str(key), item)
+        except ValueError as error:
+            problems.append((str(key), str(error)))
+    if problems:
+        raise KeyProblems(problems)
+    return {str(key): plain_values(item) for key, item in value.items()}
 
 
-def _refuse_ambiguous(key: str, item: object) -> None:
+def _check_engine_option(key: str, item: object) -> None:
+    if not _OPTION_NAME.fullmatch(key):
+        fixed = re.sub(r"[^a-z0-9]+", "_", key.lower()).strip("_") or "model"
+        raise ValueError(f"options are spelled with _; write {fixed}")
+    if not isinstance(item, str | int | float):
+        raise ValueError("must be text, a number, true or false")
+    _refuse_ambiguous(item)
+    _refuse_non_json(item)
+
+
+def _refuse_ambiguous(item: object) -> None:
     if isinstance(item, str) and item.lower() in _AMBIGUOUS:
         meant = "true" if item.lower() in ("yes", "on", "y") else "false"
-        raise ValueError(f"{key}: {item} is text in YAML 1.2 and a truth value in 1.1; write {meant}")
+        raise ValueError(f"is text in YAML 1.2 and a truth value in 1.1; write {meant}")
 
 
-def _read_body(value: object) -> MaskedDict:
-    if not isinstance(value, Mapping):
-        raise ValueError("write a mapping, as in {temperature: 0}")
-    for key, item in value.items():
-        if key in _BODY_KEYS_SET_ELSEWHERE:
-            raise ValueError(f"{key} is set by {_BODY_KEYS_SET_ELSEWHERE[key]}, not here")
-        _refuse_ambiguous(str(key), item)
+def _refuse_non_json(item: object) -> None:
     try:
-        json.dumps(value, allow_nan=False).encode("utf-8")
+        json.dumps(item, allow_nan=False).encode("utf-8")
+        json.dumps(item, allow_nan=False, ensure_ascii=False).encode("utf-8")
     except (TypeError, ValueError, RecursionError):
         raise ValueError(
             "holds what JSON cannot say (a non-finite number, a date, half a character)"
         ) from None
-    return MaskedDict(plain_values(value))
+
+
+def _check_body_key(key: str, item: object) -> None:
+    if key in _BODY_KEYS_SET_ELSEWHERE:
+        raise ValueError(f"is set by {_BODY_KEYS_SET_ELSEWHERE[key]}, not here")
+    _refuse_ambiguous(item)
+    _refuse_non_json({key: item})
+
+
+def _read_engine(value: object) -> dict[str, Any]:
+    return _each_key(value, "{model: tiny}", _check_engine_option)
+
+
+def _read_body(value: object) -> MaskedDict:
+    return MaskedDict(_each_key(value, "{temperature: 0}", _check_body_key))
 
 
 def _read_headers(value: object) -> MaskedDict:
-    if not isinstance(value, Mapping):
-        raise ValueError("write a mapping, as in {X-Tenant: a}")
-    headers: dict[str, str] = {}
-    for name, item in value.items():
-        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+    seen: set[str] = set()
+
+    def check(name: str, item: object) -> None:
+        if not _HEADER_NAME.fullmatch(name):
             raise ValueError("a header's name holds letters, digits and -, nothing else")
         if name.lower() in _FRAMING_HEADERS:
-            raise ValueError(f"{name} is set for each request; remove it")
-        if name.lower() in (known.lower() for known in headers):
-            raise ValueError(f"{name} is given twice (names of headers ignore case)")
-        headers[name] = header_value(name, item)
-    return MaskedDict(headers)
+            raise ValueError("is set for each request; remove it")
+        if name.lower() in seen:
+            raise ValueError("is given twice (names of headers ignore case)")
+        seen.add(name.lower())
+        header_value(item)
+
+    _each_key(value, "{X-Tenant: a}", check)
+    return MaskedDict({str(name): header_value(item) for name, item in dict(value).items()})  # type: ignore[call-overload]
 
 
-def header_value(name: str, value: object) -> str:
+def header_value(value: object) -> str:
     """Text that may stand in a header; the message never repeats it, since it may be secret."""
     text = parse_text("" if value is None else value).strip()
     if any(ord(character) < 32 or ord(character) > 255 for character in text):
-        raise ValueError(f"the value of {name} holds a line end or a character that no header can carry")
+        raise ValueError("holds a line end or a character that no header can carry")
     return text
 
 
 def _read_api_key(value: object) -> SecretStr:
     if isinstance(value, SecretStr):
         return value
-    text = header_value("the key", value)
+    text = header_value(value)
     if " " in text:
         raise ValueError("holds a blank; write the key alone, without Bearer")
     return SecretStr(text)
@@ -188,32 +216,30 @@ def _read_tls_verify(value: object) -> str | bool:
         raise ValueError("write true, false or the path of a CA file") from None
 
 
+def _check_until(key: str, item: object) -> None:
+    if key == "at_most":
+        units.parse_duration(item)
+        return
+    metric, _, stat = key.partition(".")
+    if metric not in LATENCY_METRICS or not stat:
+        raise ValueError("write at_most, or a metric and a statistic, as in ttft.p95")
+    parse_stat(stat)
+    units.parse_share(item.strip().removeprefix("±") if isinstance(item, str) else item)
+
+
 def _read_until(value: object) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise ValueError("write a mapping, as in {ttft.p95: ±5%, at_most: 10m}")
-    for key, item in value.items():
-        if key == "at_most":
-            units.parse_duration(item)
-            continue
-        metric, _, stat = str(key).partition(".")
-        if metric not in LATENCY_METRICS or not stat:
-            raise ValueError("a key is at_most, or a metric and a statistic, as in ttft.p95")
-        parse_stat(stat)
-        units.parse_share(item.strip().removeprefix("±") if isinstance(item, str) else item)
-    return {str(key): str(item) for key, item in value.items()}
+    return _each_key(value, "{ttft.p95: ±5%, at_most: 10m}", _check_until)
+
+
+def _check_matrix(_: str, items: object) -> None:
+    if not isinstance(items, list | tuple) or not items:
+        raise ValueError("needs a list of values, as in [1, 8, 64]")
+    _refuse_non_json(items)
 
 
 def _read_matrix(value: object) -> dict[str, tuple[Any, ...]]:
-    if not isinstance(value, Mapping):
-        raise ValueError("write a mapping of paths to lists, as in {load.concurrency: [1, 8]}")
-    for key, items in value.items():
-        if not isinstance(items, list | tuple) or not items:
-            raise ValueError(f"{key} needs a list of values, as in [1, 8, 64]")
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        raise ValueError("holds what JSON cannot say (a non-finite number, a date)") from None
-    return {str(key): tuple(plain_values(items)) for key, items in value.items()}
+    paths = _each_key(value, "{load.concurrency: [1, 8]}", _check_matrix)
+    return {key: tuple(items) for key, items in paths.items()}
 
 
 def _one_of(*options: dict[str, Any]) -> WithJsonSchema:

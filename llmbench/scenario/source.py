@@ -220,6 +220,8 @@ def override(document: Document, setting: str, env: Mapping[str, str], origin: s
     for known in [known for known in document.places if known[: len(resolved)] == resolved]:
         del document.places[known]
     document.places.update({(*resolved, *below): item for below, item in places.items()})
+    for length in range(1, len(resolved)):  # mappings made on the way come from the option too
+        document.places.setdefault(resolved[:length], Place(origin=origin))
     document.places[resolved] = place
 
 
