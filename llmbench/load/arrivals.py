@@ -155,7 +155,7 @@ def random_due(
         if is_past_end or (num_measured is not None and _count_from(due, warmup_ns) >= num_measured):
             return limit(due, warmup_ns=warmup_ns, end_ns=end_ns, num_measured=num_measured)
         num_more = len(gaps) // 8 + 64
-        if len(gaps) > 8 * wanted + 1_000_000:
+        if len(gaps) > 64 * wanted + 10_000:
             raise ValueError(f"gaps of shape {shape:g} (burstiness) are nearly all 0; write 0.01 or more")
 
 
