@@ -1,4 +1,4 @@
-"""The standard streams of the command line: safe where not every character can be shown, plain where asked."""
+"""The standard streams of the command line: safe where not every character can be shown, plain if asked."""
 
 from __future__ import annotations
 

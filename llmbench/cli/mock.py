@@ -17,10 +17,11 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 def command(**flags: Any) -> None:
-    """Serve a fake OpenAI-compatible endpoint, exact in time and faulty on demand, until SIGTERM or Ctrl-C.
+    """Serve a fake endpoint with exact delays, and faults on demand.
 
-    Every setting of answer, timing, stream format and faults can also be set for one request, by the key
-    "mock" of its JSON body: {"mock": {"ttft": "200ms", "fault": "reset,after=5"}}.
+    Speaks OpenAI's APIs until SIGTERM or Ctrl-C. Every setting of answer, timing, stream format and faults can
+    also be set for one request, by the key "mock" of its JSON body:
+    {"mock": {"ttft": "200ms", "fault": "reset,after=5"}}.
     """
     try:
         options = options_from_flags(flags)

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import API_KEY, LLMBENCH, Bench
+from tests.programs import API_KEY, LLMBENCH, Bench
 
 QUICK = ("--ttft", "5ms", "--itl", "1ms")
 

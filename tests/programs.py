@@ -1,4 +1,4 @@
-"""Programs for the end-to-end tests: the mock server, the command line, and a scenario to start from."""
+"""The programs that tests run: the command line in a folder of its own, and a scenario to start from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 LLMBENCH = [sys.executable, "-m", "llmbench"]
 API_KEY = "sk-e2e-4f1d9c0b7a"
@@ -79,47 +76,3 @@ class Bench:
     def summary(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((self.run_folder / "summary.json").read_text(encoding="utf-8"))
         return document
-
-
-@pytest.fixture
-def mock_server() -> Iterator[Callable[..., str]]:
-    """Starts `llmbench mock` with the given flags and returns its URL; stops all that were started."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*flags: str) -> str:
-        process = subprocess.Popen(
-            [*LLMBENCH, "mock", "--port", "0", *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-        )
-        started.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("llmbench mock ready at "), line
-        return line.split()[-1]
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.communicate(timeout=10)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """The command line without a server."""
-    bench = Bench(tmp_path)
-    bench.write(SCENARIO)
-    return bench
-
-
-@pytest.fixture
-def bench_on(tmp_path: Path, mock_server: Callable[..., str]) -> Callable[..., Bench]:
-    """The command line with a mock server of the given flags as the scenario's target."""
-
-    def start(*flags: str) -> Bench:
-        bench = Bench(tmp_path, mock_server(*flags))
-        bench.write(SCENARIO)
-        return bench
-
-    return start
