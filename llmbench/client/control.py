@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import httpx
 import orjson
 
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.errors import TargetRefused, TargetUnreachable
+
+CountTokens = Callable[[str], Awaitable[int | None]]
 
 _RETRY_S = 0.25
 _LOADING = frozenset({502, 503, 504})  # a gateway or a server that is still starting
@@ -39,12 +41,21 @@ class ServerInfo:
 class Control:
     """A conversation with one server outside the measurement. An async context manager."""
 
-    def __init__(self, destination: Destination, *, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        destination: Destination,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 60.0,
+        proxy: str | None = None,
+    ) -> None:
         self._destination = destination
         self._client = httpx.AsyncClient(
             base_url=destination.address.base,
             transport=httpx.AsyncHTTPTransport(
-                verify=tls if tls is not None else True, uds=destination.address.unix_socket
+                verify=tls if tls is not None else True,
+                uds=destination.address.unix_socket,
+                proxy=proxy,
             ),
             headers=[
                 (name, value)
@@ -147,13 +158,15 @@ class Control:
         response = await self._probe(style, "Hi", {"ignore_eos": True})
         return response is not None and response.status_code < 400
 
-    async def count_tokens(self, style: BodyStyle, text: str) -> int | None:
-        """The server's own count of a prompt, template included: `/tokenize` where it counts whole requests
-        (vLLM's form), else `usage.prompt_tokens` of a one-token answer. None when neither tells.
+    async def counts(self, style: BodyStyle) -> tuple[Literal["tokenize", "usage"], CountTokens]:
+        """How this server counts a prompt, template included: `/tokenize` where it counts whole requests
+        (vLLM's form), else `usage.prompt_tokens` of a one-token answer. The count is None when it does not.
         """
-        counted = await self._tokenize(style, text)
-        if counted is not None:
-            return counted
+        if await self._tokenize(style, "the") is not None:
+            return "tokenize", lambda text: self._tokenize(style, text)
+        return "usage", lambda text: self._count_by_usage(style, text)
+
+    async def _count_by_usage(self, style: BodyStyle, text: str) -> int | None:
         response = await self._probe(style, text, {})
         if response is None or response.status_code >= 400:
             return None

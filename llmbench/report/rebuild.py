@@ -86,7 +86,7 @@ def rebuild(path: Path) -> Rebuilt:
         folder.remove_journal()
         write_summary(folder, summary)
         return Rebuilt(folder=folder, summary=summary)
-    columns, damaged = _from_journal(folder, context)
+    columns, damaged = read_journals(folder, context)
     # A closed loop knows only when it ends how many requests it planned: it is what the records say.
     context = replace(context, killed=True, planned=columns.num_rows)
     folder.write_run({**run, "measurement": context.to_json()})
@@ -104,7 +104,8 @@ def _context_of(folder: RunFolder, run: Mapping[str, Any]) -> RunContext:
         ) from error
 
 
-def _from_journal(folder: RunFolder, context: RunContext) -> tuple[RequestColumns, list[str]]:
+def read_journals(folder: RunFolder, context: RunContext) -> tuple[RequestColumns, list[str]]:
+    """The journals' records as columns, a row for every planned request, and the damaged lines' places."""
     journals = folder.request_journals()
     if not journals:
         raise UsageError(f"{folder.path}: neither requests.parquet nor a journal; there is nothing to report")

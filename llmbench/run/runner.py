@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llmbench.client.decode import Answer, decode_steps
+from llmbench.client.answer import Answer
+from llmbench.client.decode import decode_steps
 from llmbench.client.exchange import Exchange, Outgoing, Transport
 from llmbench.client.wire import Api
 from llmbench.load.plan import Plan
@@ -115,7 +116,8 @@ class Runner:
             self._pace()
         else:
             self._fill_slots()
-            self._alarm.set(self.epoch_ns + self._closed_end_ns())
+            if self._plan.end_ns is not None:
+                self._alarm.set(self.epoch_ns + self._plan.end_ns)
             ramp = loop.call_later(_RAMP_TICK_S, self._ramp_tick)
         await self._finished.wait()
         self._alarm.close()
@@ -135,6 +137,11 @@ class Runner:
     def now_ns(self) -> int:
         """Nanoseconds since the run's start."""
         return self._clock() - self.epoch_ns
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more will be sent: the plan is through, or the run was stopped."""
+        return self._stopped
 
     @property
     def num_undecoded(self) -> int:
@@ -167,19 +174,11 @@ class Runner:
     def _fill_slots(self) -> None:
         """Closed loop: starts requests until as many run (or think) as the plan has slots now."""
         while not self._stopped and self.in_flight + self._waiting < self._plan.concurrency_at(self.now_ns()):
-            if self._closed_is_spent():
+            if not self._plan.admits(self._measured, self.now_ns()):
                 self._stopped = True
                 self._start_drain()
                 return
             self._launch(None)
-
-    def _closed_end_ns(self) -> int:
-        plan = self._plan
-        never = 10**18
-        return plan.warmup_ns + plan.duration_ns if plan.duration_ns is not None else never
-
-    def _closed_is_spent(self) -> bool:
-        return self._plan.num_requests is not None and self._measured >= self._plan.num_requests
 
     def _ramp_tick(self) -> None:
         if not self._stopped:
@@ -253,7 +252,9 @@ class Runner:
 
     def _digest(self, exchange: Exchange, spec: Spec, phase: str, due_ns: int | None) -> Iterator[None]:
         """A job for the slices: decodes an exchange, then hands its record on."""
-        answer = yield from decode_steps(exchange, self._options.api, stream=self._options.stream)
+        answer = yield from decode_steps(
+            exchange, self._options.api, stream=self._options.stream, keep_text=self._options.save_text
+        )
         record = self._record(spec, phase, due_ns, Outcome(answer.outcome))
         self._fill(record, exchange, answer)
         self._emit(record)
@@ -296,7 +297,7 @@ class Runner:
         record.http_status = exchange.status
         record.error_kind = answer.error_kind
         record.error = self._options.scrub(answer.error) if answer.error else None
-        record.request_id = exchange.headers.get("x-request-id") or answer.response_id or exchange.request_id
+        record.request_id = answer.request_id or answer.response_id or exchange.request_id
         record.warnings = answer.warnings
         if self._options.save_text:
             self._fill_text(record, answer)

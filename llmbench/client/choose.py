@@ -1,0 +1,77 @@
+"""Which transport carries a run, and the TLS and proxy settings that all of them share.
+
+The fast transport is the default: in the repository's self-benchmark (tests/benchmarks) it stamps the most
+events for a second of CPU, and on every stream of the corpus it gives what aiohttp gives. aiohttp takes over
+where the environment names a proxy, which the fast one does not speak to.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Literal
+from urllib.request import getproxies, proxy_bypass
+
+from llmbench.client.address import Address
+from llmbench.client.exchange import Timeouts, Transport
+from llmbench.client.wire import Destination
+from llmbench.errors import UsageError
+
+TransportName = Literal["fast", "aiohttp", "httpx"]
+
+
+def proxy_for(address: Address) -> str | None:
+    """The proxy that the environment names for this host (HTTP_PROXY, HTTPS_PROXY, NO_PROXY), if any."""
+    if address.unix_socket is not None or address.host in ("localhost", "127.0.0.1", "::1"):
+        return None
+    if proxy_bypass(address.host):
+        return None
+    return getproxies().get("https" if address.tls else "http")
+
+
+def tls_context(address: Address, verify: bool | str) -> ssl.SSLContext | None:
+    """The TLS settings of an https target: the system's certificates, a CA file, or none checked.
+
+    Raises UsageError for a CA file that cannot be read.
+    """
+    if not address.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"target.tls_verify: {verify}: not a readable CA file ({error})") from error
+    if verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def choose(asked: Literal["auto"] | TransportName, address: Address) -> TransportName:
+    """The transport for a run. Raises UsageError where the one asked for cannot do what is needed."""
+    proxy = proxy_for(address)
+    if asked == "auto":
+        return "aiohttp" if proxy else "fast"
+    if asked == "fast" and proxy:
+        raise UsageError(
+            "instrument.transport: fast cannot go through the proxy that the environment names for "
+            f"{address.host}; write aiohttp, or add the host to NO_PROXY"
+        )
+    return asked
+
+
+def make_transport(
+    name: TransportName, destination: Destination, timeouts: Timeouts, tls: ssl.SSLContext | None
+) -> Transport:
+    """The transport of that name; the library behind it is imported only now."""
+    match name:
+        case "fast":
+            from llmbench.client.http1 import FastTransport
+
+            return FastTransport(destination, timeouts, tls=tls)
+        case "aiohttp":
+            from llmbench.client.aiohttp_transport import AiohttpTransport
+
+            return AiohttpTransport(destination, timeouts, tls=tls)
+        case "httpx":
+            from llmbench.client.httpx_transport import HttpxTransport
+
+            return HttpxTransport(destination, timeouts, tls=tls)

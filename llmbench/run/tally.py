@@ -1,0 +1,137 @@
+"""Counts as a run goes: for the live view, and the timeline's row a second. Nothing here is a result."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from llmbench.records import Outcome, RequestRecord
+
+_LATEST = 8192
+"""Requests over which the live percentiles are taken: the latest ones."""
+LAG_TICK_S = 0.02
+
+
+class Tally:
+    """What has ended so far."""
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.dropped = 0
+        self._ttft = _Latest()
+        self._tpot = _Latest()
+
+    def add(self, record: RequestRecord) -> None:
+        """Books a record."""
+        if record.outcome is Outcome.DROPPED:
+            self.dropped += 1
+        elif record.outcome is not Outcome.OK:
+            self.errors += 1
+        elif record.event_ns and record.sent_ns is not None and record.phase == "measure":
+            first, last = record.event_ns[0], record.event_ns[-1]
+            self._ttft.add((first - record.sent_ns) / 1e9)
+            tokens = record.output_tokens
+            if tokens is not None and tokens > 1 and record.event_tokens is not None:
+                self._tpot.add((last - first) / (tokens - 1) / 1e9)
+
+    def ttft(self, percent: float) -> float | None:
+        """A percentile of TTFT so far, s."""
+        return self._ttft.percentile(percent)
+
+    def tpot(self, percent: float) -> float | None:
+        """A percentile of TPOT so far, s."""
+        return self._tpot.percentile(percent)
+
+
+class _Latest:
+    """The latest values, for percentiles that follow the run at a bounded cost."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+        self._place = 0
+
+    def add(self, value: float) -> None:
+        if len(self._values) < _LATEST:
+            self._values.append(value)
+        else:
+            self._values[self._place] = value
+            self._place = (self._place + 1) % _LATEST
+
+    def percentile(self, percent: float) -> float | None:
+        if not self._values:
+            return None
+        return float(np.percentile(np.frombuffer(self._values, dtype=np.float64), percent))
+
+
+class SelfProbe:
+    """The instrument watching itself: how late the event loop wakes, how much CPU the process uses."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lags = array("d")
+        self._second_lag = 0.0
+        self._start = self._last = (time.perf_counter(), _cpu_seconds())
+        self._due = self._loop.time() + LAG_TICK_S
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def close(self) -> None:
+        """Stops watching."""
+        self._timer.cancel()
+
+    def second(self) -> dict[str, float]:
+        """The figures since the last call: `loop_lag_max_s`, and `cpu_share` of one core."""
+        now = (time.perf_counter(), _cpu_seconds())
+        share = (now[1] - self._last[1]) / max(now[0] - self._last[0], 1e-9)
+        lag, self._second_lag, self._last = self._second_lag, 0.0, now
+        return {"loop_lag_max_s": lag, "cpu_share": share}
+
+    def whole(self) -> dict[str, float | None]:
+        """The figures of the whole run."""
+        wall = time.perf_counter() - self._start[0]
+        lags = np.frombuffer(self._lags, dtype=np.float64)
+        return {
+            "loop_lag_p99_s": float(np.percentile(lags, 99)) if len(lags) else None,
+            "cpu_share": (_cpu_seconds() - self._start[1]) / wall if wall > 0 else None,
+        }
+
+    def _tick(self) -> None:
+        # a loop that counts in whole milliseconds may wake early: that is no lag
+        lag = max(0.0, self._loop.time() - self._due)
+        self._lags.append(lag)
+        self._second_lag = max(self._second_lag, lag)
+        self._due = self._loop.time() + LAG_TICK_S
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+
+class EverySecond:
+    """Calls `sample` with the seconds since its start, once a second, and `often` four times a second."""
+
+    def __init__(self, sample: Callable[[float], Any], often: Callable[[float], Any]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sample = sample
+        self._often = often
+        self._start = self._loop.time()
+        self._count = 0
+        self._timer = self._loop.call_later(0.25, self._tick)
+
+    def close(self) -> None:
+        """No more calls."""
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._count += 1
+        self._often(self._loop.time() - self._start)
+        if self._count % 4 == 0:
+            self._sample(self._count / 4)
+        self._timer = self._loop.call_at(self._start + (self._count + 1) * 0.25, self._tick)
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
