@@ -19,8 +19,8 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 def command(**flags: Any) -> None:
     """Serve a fake endpoint with exact delays, and faults on demand.
 
-    Speaks OpenAI's APIs until SIGTERM or Ctrl-C. Every setting of answer, timing, stream format and faults can
-    also be set for one request, by the key "mock" of its JSON body:
+    Speaks OpenAI's APIs until SIGTERM or Ctrl-C. Every setting of answer, timing, stream format and faults
+    can also be set for one request, by the key "mock" of its JSON body:
     {"mock": {"ttft": "200ms", "fault": "reset,after=5"}}.
     """
     try:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-import statistics
 import subprocess
 import sys
-import time
 from importlib import import_module
 
 import pytest
@@ -48,14 +46,15 @@ def test_help_lists_every_command():
         assert f"  {name} " in result.stdout
 
 
-def test_help_comes_within_the_blink_of_an_eye():
-    durations_s = []
+def test_help_costs_less_than_a_blink_of_an_eye():
+    # CPU time, not wall time: the promise is 0.3 s on an idle machine (measured: 0.13), and this one may be busy.
+    cpu_s = []
     for _ in range(5):
-        start_s = time.perf_counter()
-        llmbench("--help")
-        durations_s.append(time.perf_counter() - start_s)
-    # 0.3 s on an idle machine (measured: 0.13); this one may be busy, so the quickest of five counts.
-    assert min(durations_s) < 0.3, statistics.median(durations_s)
+        process = subprocess.Popen([*LLMBENCH, "--help"], stdout=subprocess.DEVNULL)
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+        cpu_s.append(usage.ru_utime + usage.ru_stime)
+    assert min(cpu_s) < 0.25, cpu_s
 
 
 @pytest.mark.parametrize("name", list(app.COMMANDS))
