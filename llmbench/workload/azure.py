@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from llmbench.errors import UsageError
+from llmbench.workload.lengths import MAX_TOKENS
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 MAX_NAMED_ROWS = 10
 _NS_PER_S = 1_000_000_000
-_MAX_TOKENS = 2**31 - 1
 _TIMESTAMP = re.compile(
     r"(\d{4}-\d{2}-\d{2})[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|[+-]00:?00)?", re.ASCII
 )
@@ -84,7 +84,7 @@ class Trace:
 def _rescaled(
     tokens: npt.NDArray[np.int64], scale: float, most: int | None, what: str
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
-    scaled = np.clip(np.rint(tokens * scale), 1, _MAX_TOKENS).astype(np.int64)
+    scaled = np.clip(np.rint(tokens * scale), 1, MAX_TOKENS).astype(np.int64)
     notes = [f"{what} lengths scaled by {scale:g}"] if scale != 1 else []
     if most is not None and (num_cut := int(np.count_nonzero(scaled > most))):
         scaled = np.minimum(scaled, most)
@@ -163,9 +163,9 @@ def _parse_row(line: str, latest_ns: int) -> tuple[int, int, int]:
 
 def _tokens(column: str, cell: str) -> int:
     value = int(cell) if _COUNT.fullmatch(cell) else 0
-    if not 1 <= value <= _MAX_TOKENS:
+    if not 1 <= value <= MAX_TOKENS:
         shown = cell if len(cell) <= 40 else cell[:37] + "..."
-        raise ValueError(f"{column} is {shown!r}; expected a whole number of 1 or more")
+        raise ValueError(f"{column} is {shown!r}; expected a whole number from 1 to {MAX_TOKENS:,}")
     return value
 
 

@@ -15,8 +15,8 @@ from llmbench.scenario.distributions import EmpiricalLength, LengthDistribution,
 from llmbench.workload.seeds import stream
 
 BLOCK = 1024
-# Longer than any context; keeps a draw of infinity (a huge sigma) an integer.
-MAX_TOKENS = 2**31 - 1
+# Longer than any context; keeps a draw from a huge sigma an integer, and a prompt in memory.
+MAX_TOKENS = 10_000_000
 
 Reals = npt.NDArray[np.float64]
 
