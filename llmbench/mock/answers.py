@@ -7,6 +7,7 @@ event is an HTTP chunk of its own, so that a reader of chunks sees the same bord
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from llmbench.mock.job import Job
@@ -15,11 +16,25 @@ Channel = Literal["reasoning", "text", "tool", "refusal"]
 
 LINE_ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
 _LAST_CHUNK = b"0\r\n\r\n"
+_DELTAS = {
+    "text": b'"delta":{"content":"',
+    "refusal": b'"delta":{"refusal":"',
+    "tool": b'"delta":{"tool_calls":[{"index":0,"function":{"arguments":"',
+}
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def to_json(value: object) -> bytes:
     """Compact UTF-8 JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode(value).encode()
+
+
+@lru_cache(maxsize=1024)
+def json_text(text: str) -> bytes:
+    """A JSON string; kept, because model names and finish reasons are few."""
+    return to_json(text)
 
 
 class Framing:
@@ -115,28 +130,29 @@ class ChunkAnswer:
         self._job = job
         self._framing = framing
         kind = "chat.completion.chunk" if job.api == "chat" else "text_completion"
-        top = to_json({"id": answer_id, "object": kind, "created": created, "model": job.model})
-        self._start = top[:-1] + b',"choices":['
-        self._heads = {channel: self._head(delta) for channel, delta in self._deltas().items()}
+        top = f'{{"id":"{answer_id}","object":"{kind}","created":{created},"model":'
+        self._start = top.encode() + json_text(job.model) + b',"choices":['
+        self._heads: dict[str, bytes] = {}
         self._cumulative = job.include_usage and job.behaviour.usage == "every"
         # OpenAI's own server names the usage in every chunk of such a stream, as null until the last.
         self._unknown = b',"usage":null' if job.include_usage and job.behaviour.usage == "opt-in" else b""
         self._null_tail = self._tail(self._unknown)
 
-    def _deltas(self) -> dict[str, bytes]:
+    def _delta(self, key: str) -> bytes:
+        """What stands before the text, by channel (`tool first` is a tool call's first event)."""
         if self._job.api == "completions":
-            return dict.fromkeys(("text", "tool", "refusal", "reasoning"), b'"text":"')
-        return {
-            "text": b'"delta":{"content":"',
-            "reasoning": b'"delta":{"%b":"' % self._job.behaviour.reasoning_field.encode(),
-            "refusal": b'"delta":{"refusal":"',
-            "tool": b'"delta":{"tool_calls":[{"index":0,"function":{"arguments":"',
-            "tool first": b'"delta":{"tool_calls":[{"index":0,"id":"call_%d","type":"function",'
-            b'"function":{"name":"look_up","arguments":"' % self._job.ordinal,
-        }
+            return b'"text":"'
+        if key == "tool first":
+            call = b'"delta":{"tool_calls":[{"index":0,"id":"call_%d","type":"function",' % self._job.ordinal
+            return call + b'"function":{"name":"look_up","arguments":"'
+        if key == "reasoning":
+            return b'"delta":{"%b":"' % self._job.behaviour.reasoning_field.encode()
+        return _DELTAS[key]
 
-    def _head(self, delta: bytes) -> bytes:
-        return self._framing.prefix + self._start + b'{"index":0,' + delta
+    def _head(self, key: str) -> bytes:
+        head = self._framing.prefix + self._start + b'{"index":0,' + self._delta(key)
+        self._heads[key] = head
+        return head
 
     def _tail(self, usage: bytes) -> bytes:
         return b',"logprobs":null,"finish_reason":null}]' + usage + b"}" + self._framing.end
@@ -164,7 +180,7 @@ class ChunkAnswer:
         tail = self._null_tail
         if self._cumulative or (last and self._job.include_usage and self._job.behaviour.usage == "last"):
             tail = self._tail(b',"usage":' + to_json(usage_counts(self._job, num_sent)))
-        head = self._heads[key]
+        head = self._heads.get(key) or self._head(key)
         around = self._framing.around
         if not around:
             return head + text + close + tail
@@ -185,7 +201,7 @@ class ChunkAnswer:
     def closing(self) -> bytes:
         """The chunk with the finish reason and no output."""
         content = b'"text":""' if self._job.api == "completions" else b'"delta":{}'
-        return self._choice(content, to_json(self._job.finish_reason))
+        return self._choice(content, json_text(self._job.finish_reason))
 
     def usage(self) -> bytes:
         """The chunk without choices that carries the counts."""

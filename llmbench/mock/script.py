@@ -41,9 +41,8 @@ _WHOLE_FAULTS = ("status", "drop", "empty", "json-error")
 
 def http_head(status: str, headers: Iterable[tuple[str, str]]) -> bytes:
     """A response head, ready to send."""
-    return "".join(
-        (f"HTTP/1.1 {status}\r\n", *(f"{key}: {value}\r\n" for key, value in headers), "\r\n")
-    ).encode("latin-1")
+    lines = [f"HTTP/1.1 {status}", *[f"{key}: {value}" for key, value in headers], "", ""]
+    return "\r\n".join(lines).encode("latin-1")
 
 
 def sampled_ns(mean_s: float, sigma: float, rng: random.Random | None) -> int:
@@ -72,6 +71,8 @@ def _words(job: Job) -> Iterator[bytes]:
 
 
 def _channel_lengths(job: Job) -> list[tuple[Channel, int]]:
+    if not job.reasoning_tokens and job.behaviour.answer == "text":
+        return [("text", job.num_tokens)] if job.num_tokens else []
     channel: Channel = "text"
     if job.api != "completions" and job.behaviour.answer != "text":
         channel = "tool" if job.behaviour.answer == "tool" else "refusal"

@@ -55,7 +55,7 @@ def token_id(piece: bytes) -> int:
 
 def prompt_state(seed: int, prompt: str) -> int:
     """A 64-bit number out of seed and prompt: the same prompt gets the same answer, streamed or not."""
-    digest = blake2b(prompt.encode("utf-8", "replace"), digest_size=8, key=str(seed).encode()[:64])
+    digest = blake2b(f"{seed}/{prompt}".encode("utf-8", "replace"), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 
 

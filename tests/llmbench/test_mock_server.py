@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -17,6 +18,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from llmbench.mock import MockOptions, MockServer, serve_in_thread
+from llmbench.mock.faults import read_fault, striking
+from llmbench.mock.job import read_job
+from llmbench.mock.options import Behaviour, changed
+from llmbench.mock.script import token_times_ns
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 LATE_S = 0.04  # what a busy machine may add to any single instant
@@ -65,7 +70,7 @@ class Raw:
         return int(first.split()[1]), headers
 
     def chunks(self):
-        """(arrival in seconds, payload) of each HTTP chunk up to the last, which must end the body exactly."""
+        """(arrival in seconds, payload) of each HTTP chunk; the last one must end the body exactly."""
         while True:
             size = int(self.until(b"\r\n"), 16)
             payload = self.exactly(size)
@@ -253,12 +258,12 @@ def test_a_refusal_has_a_field_of_its_own(raw):
 
 
 def test_unicode_text_keeps_its_token_count(raw, server):
-    events = raw.events(max_tokens=60, mock={"text": "unicode"})
+    events = raw.events(max_tokens=400, mock={"text": "unicode"})
     text = "".join(texts(events))
     assert "\u2028" in text
     assert not text.isascii()
     raw.send("POST", "/tokenize", {"prompt": text})
-    assert json.loads(raw.answer()[2])["count"] == 60
+    assert json.loads(raw.answer()[2])["count"] == 400
 
 
 @pytest.mark.parametrize(
@@ -403,10 +408,6 @@ def test_chunks_sends_and_prefill_shape_the_schedule(raw, server, how, due_ms):
 
 
 def test_random_delays_are_lognormal_with_the_mean_asked_for_and_repeat_by_seed():
-    from llmbench.mock.job import read_job
-    from llmbench.mock.options import Behaviour, changed
-    from llmbench.mock.script import token_times_ns
-
     how = changed(Behaviour(), {"ttft": "lognormal:200ms:0.5"})
     jobs = [
         read_job("completions", {"prompt": "a"}, how, ordinal=i, model="m", max_model_len=None)
@@ -428,7 +429,7 @@ def test_a_buffered_stream_arrives_in_one_piece_after_its_head(raw):
     raw.head()
     assert raw.at_s - raw.sent_s < LATE_S
     arrivals = [at_s for at_s, _ in raw.chunks()]
-    assert 0.149 < arrivals[0]
+    assert arrivals[0] > 0.149
     assert arrivals[-1] - arrivals[0] < 0.005
 
 
@@ -541,14 +542,6 @@ def wait_for(condition, timeout_s=2.0):
 
 
 def test_faults_strike_every_nth_request_and_a_seeded_share():
-    faults = MockOptions(tokens=1).faults
-    assert faults == ()
-    with mock(tokens=1, faults=()) as plain:
-        client = Raw(plain.url)
-        assert [client.ask()[0] for _ in range(3)] == [200] * 3
-        client.sock.close()
-    from llmbench.mock.faults import read_fault, striking
-
     every = [read_fault("status,code=429,every=3"), read_fault("status,code=500,every=2")]
     codes = [(fault.code if (fault := striking(every, i, 0)) else 200) for i in range(1, 7)]
     assert codes == [200, 500, 429, 500, 200, 429]
@@ -634,11 +627,6 @@ def test_a_connection_is_kept_and_pipelined_requests_are_answered_in_order(raw):
     raw.sent_s = 0.0
     assert [raw.answer()[2] for _ in range(2)] == [b"", b""]
     assert json.loads(raw.answer()[2])["data"][0]["id"] == "mock"
-    raw.sock.sendall(
-        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 44\r\n\r\n"
-        b'{"prompt": "a", "stream":true,"max_tokens":1}'[:44]
-        + b"}" * 0
-    )
 
 
 def test_requests_after_a_stream_on_the_same_connection_wait_for_its_end(raw):
@@ -806,11 +794,10 @@ def test_a_request_id_is_given_back(raw):
 
 
 def test_a_client_that_does_not_read_loses_nothing(raw):
-    raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.send("POST", CHAT, request(CHAT, stream=True, max_tokens=20_000))
+    raw.send("POST", CHAT, request(CHAT, stream=True, max_tokens=60_000))  # 12 MB: more than sockets hold
     time.sleep(0.2)
     _, _, body = raw.answer()
-    assert body.count(b'"content":" ') == 20_000
+    assert body.count(b'"content":" ') == 60_000
 
 
 # ---------------------------------------------------------------------------- ways to run it
@@ -825,8 +812,6 @@ def test_both_event_loops_serve_the_same(loop):
 
 
 async def test_it_runs_inside_an_event_loop():
-    import asyncio
-
     async with MockServer(MockOptions(tokens=2)) as server:
 
         def ask():
