@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmbench.columns import RequestColumns
-from llmbench.stats import Sample, sample, weighted_sample
+from llmbench.stats import Sample, WeightedValues
 
 _ROWS_AT_ONCE = 8192
 
@@ -97,14 +97,11 @@ def _one_token_each(columns: RequestColumns, rows: NDArray[np.bool_]) -> bool:
 def _inter_token(columns: RequestColumns, rows: NDArray[np.bool_]) -> Sample:
     """(a_i - a_(i-1)) / k_i, counted k_i times, of rows whose tokens are known."""
     rows = rows & columns.has_event_tokens
-    values, weights = [], []
+    pieces = WeightedValues()
     for first in range(0, columns.num_rows, _ROWS_AT_ONCE):
         gaps, tokens = _Chunk.cut(columns, rows, first).token_gaps()
-        values.append(gaps / tokens)
-        weights.append(tokens)
-    if not values:
-        return sample(np.empty(0))
-    return weighted_sample(np.concatenate(values), np.concatenate(weights))
+        pieces.add(gaps / tokens, tokens)
+    return pieces.finish()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ REQUEST_COLUMNS = (
     "warnings",
 )
 _ROWS_A_GROUP = 16_384
+_MAGIC = b"PAR1"
 _INSTANTS = {*INSTANTS, "index"}
 
 
@@ -89,11 +90,10 @@ def read_requests(path: Path) -> RequestColumns:
 
     Raises UsageError for a file that is no parquet file, or not one of llmbench's.
     """
-    try:
-        reader = aio.read_parquet(path, batch_size=_ROWS_A_GROUP)
-        found = set(reader.schema.names)
-    except Exception as error:  # arro3 raises plain Exception for a broken file
-        raise UsageError(f"{path}: not a parquet file that can be read ({error})") from error
+    if not _is_parquet(path):
+        raise UsageError(f"{path}: not a whole parquet file")
+    reader = aio.read_parquet(path, batch_size=_ROWS_A_GROUP)
+    found = set(reader.schema.names)
     if missing := [name for name in REQUEST_COLUMNS if name not in found]:
         raise UsageError(f"{path}: not a requests.parquet of llmbench; it lacks {', '.join(missing)}")
     builder = ColumnsBuilder(save_text=all(name in found for name in SAVED_TEXTS))
@@ -128,6 +128,16 @@ def read_timeline(path: Path) -> list[dict[str, Any]]:
             row = {name: column[number] for name, column in values.items()}
             rows.append({name: value for name, value in row.items() if value is not None})
     return rows
+
+
+def _is_parquet(path: Path) -> bool:
+    """Whether the file begins and ends as one; arro3 panics on others instead of raising."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        begins = file.read(len(_MAGIC))
+        file.seek(max(0, size - len(_MAGIC)))
+        return size > 2 * len(_MAGIC) and begins == file.read() == _MAGIC
 
 
 def _finite(value: Any) -> Any:

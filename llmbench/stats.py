@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -112,19 +112,38 @@ def sample(values: NDArray[Any]) -> Sample:
     return Sample((1,), (np.sort(values),))
 
 
+@dataclass(slots=True)
+class WeightedValues:
+    """Values that come in pieces, each value with a weight; they become one sample."""
+
+    _pieces: dict[int, list[NDArray[Any]]] = field(default_factory=dict)
+
+    def add(self, values: NDArray[Any], weights: NDArray[np.integer[Any]]) -> None:
+        """Append values, each counting as often as its weight says (0: not at all)."""
+        for weight in np.unique(weights):
+            if weight > 0:
+                self._pieces.setdefault(int(weight), []).append(values[weights == weight])
+
+    def finish(self) -> Sample:
+        """The sample; the pieces are let go of one weight at a time, so that memory holds them once."""
+        by_size = sorted(self._pieces, key=lambda weight: -sum(map(len, self._pieces[weight])))
+        for weight in by_size[_MAX_GROUPS:]:
+            repeated = [np.repeat(piece, weight) for piece in self._pieces.pop(weight)]
+            self._pieces.setdefault(1, []).extend(repeated)
+        groups: dict[int, NDArray[Any]] = {}
+        while self._pieces:
+            weight, pieces = self._pieces.popitem()
+            groups[weight] = np.concatenate(pieces)
+            del pieces
+            groups[weight].sort()
+        return Sample(tuple(groups), tuple(groups.values())) if groups else sample(np.empty(0))
+
+
 def weighted_sample(values: NDArray[Any], weights: NDArray[np.integer[Any]]) -> Sample:
-    """A sample in which each value counts as often as its weight says (0: not at all)."""
-    distinct, tally = np.unique(weights, return_counts=True)
-    distinct, tally = distinct[distinct > 0], tally[distinct > 0]
-    frequent = distinct[np.argsort(-tally, kind="stable")[:_MAX_GROUPS]]
-    kept = {int(weight): np.sort(values[weights == weight]) for weight in frequent}
-    rare = ~np.isin(weights, frequent) & (weights > 0)
-    if rare.any():
-        single = kept.pop(1, values[:0])
-        kept[1] = np.sort(np.concatenate([single, np.repeat(values[rare], weights[rare])]))
-    if not kept:
-        return sample(values[:0])
-    return Sample(tuple(kept), tuple(kept.values()))
+    """A sample in which each value counts as often as its weight says."""
+    pieces = WeightedValues()
+    pieces.add(values, weights)
+    return pieces.finish()
 
 
 def _sum(values: NDArray[Any]) -> float:
@@ -206,7 +225,8 @@ def histogram(values: Sample, *, num_bins: int) -> dict[str, Any] | None:
     low, high = values.min(), values.max()
     far = low + 4 * (values.percentile(95) - low)
     lower, width = _round_edges(low, min(high, far) if far > low else high, num_bins)
-    edges = [lower + width * number for number in range(num_bins + 1)]
+    # Rounded, because 32 * 0.3 is 9.600000000000001.
+    edges = [float(f"{lower + width * number:.12g}") for number in range(num_bins + 1)]
     at_most = [values.num_at_most(edge) for edge in edges]
     above = values.count - at_most[-1]
     # Bins are (low, high]; the first one includes its lower edge, the last one what lies above.
