@@ -27,7 +27,6 @@ from llmbench.run.slices import Slices
 
 READY_AHEAD = 256
 """Requests rendered to bytes before they are due."""
-_RAMP_TICK_S = 0.05
 
 
 class Spec(Protocol):
@@ -104,25 +103,18 @@ class Runner:
 
     async def run(self) -> None:
         """Runs to the end: every planned request has been handed to the sink as a record."""
-        loop = asyncio.get_running_loop()
         self._slices = Slices()
         for _ in self._refill():
             pass
         self._alarm = Alarm(self._on_alarm)
         self.epoch_ns = self._clock()
-        ramp: asyncio.TimerHandle | None = None
         if self._plan.due_ns is not None:
             self._due = self._plan.due_ns.tolist()
             self._pace()
         else:
-            self._fill_slots()
-            if self._plan.end_ns is not None:
-                self._alarm.set(self.epoch_ns + self._plan.end_ns)
-            ramp = loop.call_later(_RAMP_TICK_S, self._ramp_tick)
+            self._step_closed()
         await self._finished.wait()
         self._alarm.close()
-        if ramp is not None:
-            ramp.cancel()
         self._slices.finish()
         self._account_for_the_rest()
 
@@ -156,8 +148,7 @@ class Runner:
         if self._plan.due_ns is not None:
             self._pace()
         else:
-            self._stopped = True
-            self._start_drain()
+            self._step_closed()
 
     def _pace(self) -> None:
         """Open loop: sends everything that is due, then sleeps until the next."""
@@ -171,19 +162,26 @@ class Runner:
         self._stopped = True
         self._start_drain()
 
+    def _step_closed(self) -> None:
+        """Closed loop: at the start, and whenever the number of slots changes or the time is up."""
+        now = self.now_ns()
+        self._fill_slots()
+        instants = (self._plan.end_ns, self._plan.next_concurrency_step_ns(now))
+        ahead = [instant for instant in instants if instant is not None and instant > now]
+        if not self._stopped and ahead:
+            self._alarm.set(self.epoch_ns + min(ahead))
+
     def _fill_slots(self) -> None:
         """Closed loop: starts requests until as many run (or think) as the plan has slots now."""
-        while not self._stopped and self.in_flight + self._waiting < self._plan.concurrency_at(self.now_ns()):
-            if not self._plan.admits(self._measured, self.now_ns()):
+        while not self._stopped:
+            now = self.now_ns()
+            if not self._plan.admits(self._measured, now):
                 self._stopped = True
                 self._start_drain()
+            elif self.in_flight + self._waiting >= self._plan.concurrency_at(now):
                 return
-            self._launch(None)
-
-    def _ramp_tick(self) -> None:
-        if not self._stopped:
-            self._fill_slots()
-            asyncio.get_running_loop().call_later(_RAMP_TICK_S, self._ramp_tick)
+            else:
+                self._launch(None)
 
     def _launch(self, due_ns: int | None) -> None:
         index = self._next
@@ -331,13 +329,16 @@ class Runner:
 
     def _account_for_the_rest(self) -> None:
         """Planned requests that were never sent, because the run was stopped early, are records too."""
-        limit = self._plan_size()
-        if limit is None or self._next >= limit:
-            return
-        for index in range(self._next, limit):
-            due_ns = self._due[index]
+        if self._plan.due_ns is not None:
+            rest = [(index, self._due[index]) for index in range(self._next, len(self._due))]
+        elif self.interrupted and self._plan.num_requests is not None:
+            rest = [(self._next + i, None) for i in range(self._plan.num_requests - self._measured)]
+        else:
+            rest = []
+        for index, due_ns in rest:
             spec = self._prepare(index).spec
-            record = self._record(spec, self._plan.phase_of(index, due_ns), due_ns, Outcome.CANCELLED)
+            phase = "measure" if due_ns is None else self._plan.phase_of(index, due_ns)
+            record = self._record(spec, phase, due_ns, Outcome.CANCELLED)
             record.error_kind = "cancelled"
-            record.error = "the run was stopped before this request was due"
+            record.error = "the run was stopped before this request was sent"
             self._emit(record)
