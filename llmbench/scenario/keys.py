@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Any, NamedTuple, get_args
 
@@ -83,13 +83,22 @@ def guess(key: str, parent: Path) -> Guess:
     )
     if spelled in by_attribute:
         return Guess(f"unknown key; write {by_attribute[spelled]}", (*parent, str(by_attribute[spelled])))
+    belongs = _belongs(key, spelled, parent, own)
+    if belongs is not None:
+        return belongs
     close = difflib.get_close_matches(spelled, own, n=1, cutoff=_CLOSE)
     if close:
         return Guess(f"unknown key; did you mean {close[0]}?", (*parent, close[0]))
-    return _guess_elsewhere(key, spelled, parent, own)
+    everywhere = {str(path[-1]): path for path in reversed(_all_keys())}
+    close = difflib.get_close_matches(spelled, everywhere, n=1, cutoff=0.8)
+    if close:
+        path = everywhere[close[0]]
+        return Guess(f"unknown key; did you mean {_dotted(path)}?", path)
+    return Guess(f"unknown key; known are {', '.join(own)}" if own else "unknown key; remove it", None)
 
 
-def _guess_elsewhere(key: str, spelled: str, parent: Path, own: dict[str, Any]) -> Guess:
+def _belongs(key: str, spelled: str, parent: Path, own: Collection[str]) -> Guess | None:
+    """Where a key that is right in itself belongs."""
     first, dot, rest = key.partition(".")
     if dot and first in own:
         return Guess(f"unknown key; write {rest} below {first}:", (*parent, *key.split(".")))
@@ -100,12 +109,7 @@ def _guess_elsewhere(key: str, spelled: str, parent: Path, own: dict[str, Any]) 
     if spelled in _ELSEWHERE:
         target = _ELSEWHERE[spelled]
         return Guess(f"unknown key; write {target}", tuple(target.split(".")))
-    everywhere = {path[-1]: path for path in reversed(_all_keys())}
-    close = difflib.get_close_matches(spelled, [str(name) for name in everywhere], n=1, cutoff=0.8)
-    if close:
-        path = everywhere[close[0]]
-        return Guess(f"unknown key; did you mean {_dotted(path)}?", path)
-    return Guess(f"unknown key; known are {', '.join(own)}" if own else "unknown key; remove it", None)
+    return None
 
 
 @cache

@@ -75,9 +75,18 @@ __all__ = [
 Api = Literal["chat", "completions", "responses"]
 Arrivals = Literal["closed", "constant", "poisson", "gamma", "burst", "trace"]
 WorkloadKind = Literal[
-    "synthetic", "jsonl", "inline", "azure", "sharegpt", "mooncake", "bailian", "burstgpt", "servegen",
-    "openai-batch", "sessions",
-]  # fmt: skip
+    "synthetic",
+    "jsonl",
+    "inline",
+    "azure",
+    "sharegpt",
+    "mooncake",
+    "bailian",
+    "burstgpt",
+    "servegen",
+    "openai-batch",
+    "sessions",
+]
 
 
 class Target(Frozen):
@@ -308,8 +317,10 @@ class Scenario(Frozen):
     @classmethod
     def _accept_one_workload(cls, tree: Any) -> Any:
         if isinstance(tree, Mapping) and tree.get("workload") is not None and tree.get("workloads") is None:
-            return {**{key: tree[key] for key in tree if key not in ("workload", "workloads")},
-                    "workloads": [tree["workload"]]}  # fmt: skip
+            return {
+                **{key: tree[key] for key in tree if key not in ("workload", "workloads")},
+                "workloads": [tree["workload"]],
+            }
         return {key: tree[key] for key in tree if key != "workload"} if isinstance(tree, Mapping) else tree
 
     @classmethod

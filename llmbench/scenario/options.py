@@ -9,7 +9,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationInfo, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    PlainSerializer,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from llmbench.scenario import units
 from llmbench.scenario.address import parse_address
@@ -140,11 +147,11 @@ def _read_engine(value: object) -> dict[str, Any]:
     return _each_key(value, "{model: tiny}", _check_engine_option)
 
 
-def _read_body(value: object) -> MaskedDict:
-    return MaskedDict(_each_key(value, "{temperature: 0}", _check_body_key))
+def _read_body(value: object) -> dict[str, Any]:
+    return _each_key(value, "{temperature: 0}", _check_body_key)
 
 
-def _read_headers(value: object) -> MaskedDict:
+def _read_headers(value: object) -> dict[str, str]:
     seen: set[str] = set()
 
     def check(name: str, item: object) -> None:
@@ -158,7 +165,7 @@ def _read_headers(value: object) -> MaskedDict:
         header_value(item)
 
     _each_key(value, "{X-Tenant: a}", check)
-    return MaskedDict({str(name): header_value(item) for name, item in dict(value).items()})  # type: ignore[call-overload]
+    return {str(name): header_value(item) for name, item in dict(value).items()}  # type: ignore[call-overload]
 
 
 def header_value(value: object) -> str:
@@ -261,10 +268,13 @@ EngineOptions = Annotated[
     BeforeValidator(_read_engine),
     WithJsonSchema({**_OBJECT, "additionalProperties": {"type": ["string", "number", "boolean"]}}),
 ]
-Body = Annotated[dict[str, Any], BeforeValidator(_read_body), WithJsonSchema(_OBJECT)]
+Body = Annotated[
+    dict[str, Any], BeforeValidator(_read_body), AfterValidator(MaskedDict), WithJsonSchema(_OBJECT)
+]
 Headers = Annotated[
     dict[str, str],
     BeforeValidator(_read_headers),
+    AfterValidator(MaskedDict),
     WithJsonSchema({**_OBJECT, "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}),
 ]
 ApiKey = Annotated[

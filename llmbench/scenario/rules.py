@@ -19,8 +19,16 @@ Tree = Mapping[str, Any]
 SHAPES = ("fixed", "uniform", "normal", "lognormal", "exponential", "empirical")
 IMPLEMENTED_WORKLOADS = ("synthetic", "jsonl", "inline", "azure")
 FILE_WORKLOADS = (
-    "jsonl", "azure", "sharegpt", "mooncake", "bailian", "burstgpt", "servegen", "openai-batch", "sessions",
-)  # fmt: skip
+    "jsonl",
+    "azure",
+    "sharegpt",
+    "mooncake",
+    "bailian",
+    "burstgpt",
+    "servegen",
+    "openai-batch",
+    "sessions",
+)
 TRACE_WORKLOADS = ("azure", "mooncake", "bailian", "burstgpt", "servegen", "sessions", "jsonl")
 _TRACE_LENGTHS = ("azure", "mooncake", "bailian", "burstgpt", "servegen")
 _PACED = ("constant", "poisson", "gamma")
