@@ -85,6 +85,7 @@ class TextFit:
     per_word: float = 0.0
     per_character: float = 0.0
     word_tokens: Mapping[str, float] = field(default_factory=dict)
+    lead: str = ""
     system_tokens: Mapping[str, float] = field(default_factory=dict)
     num_probes: int = 0
     expected_error: float | None = None
@@ -148,18 +149,20 @@ async def fit_text(
     fit, num_probes = await _answered(solve(source), count)
     if fit.source == "estimate":
         return replace(stated_fit(is_chat=is_chat), num_probes=num_probes)
-    base = fit.overhead_tokens + fit.tokens_of([BASE])
     measured: dict[str, float] = {}
     for system in dict.fromkeys(systems):
         num_probes += 1
+        # Behind a word, as a salted system message stands behind its tag; not counting that word.
         if count_with_system is not None:
-            with_system = await count_with_system(system, BASE)
-            extra = 0.0
+            counted = await count_with_system(f"{BASE} {system}", BASE)
+            known = fit.overhead_tokens + fit.tokens_of([BASE, BASE])
         else:
-            with_system = await count(f"{system} {BASE}")
-            extra = STATED_MESSAGE_OVERHEAD if is_chat else 0.0
-        if with_system is not None:
-            measured[system] = max(with_system + extra - base, 0.0)
+            counted = await count(f"{BASE} {system}")
+            known = (
+                fit.overhead_tokens + fit.tokens_of([BASE]) - (STATED_MESSAGE_OVERHEAD if is_chat else 0.0)
+            )
+        if counted is not None:
+            measured[system] = max(counted - known, 0.0)
     return replace(fit, num_probes=num_probes, system_tokens=measured)
 
 
@@ -273,6 +276,7 @@ def _per_word(source: FitSource, base: int, vocabulary: Vocabulary, costs: Mappi
         vocabulary=vocabulary,
         overhead_tokens=base - costs[BASE],
         word_tokens=costs,
+        lead=BASE,  # at the beginning its cost was measured, in every probe
     )
 
 
@@ -282,15 +286,18 @@ def _checked(fit: TextFit, base: int, samples: list[Sample]) -> Generator[str, i
     """
     lengths = _CHECK_WORDS[1:] if fit.method == "per word" else _CHECK_WORDS  # stays within eight probes
     differences: list[tuple[float, float]] = []
+    nouns = fit.vocabulary.nouns
     for num_words in lengths:
+        # Prompts begin with a noun, and without the blank before it a word may cost more: so does the check.
         words = fit.vocabulary.prose(num_words, stream(0, "fit_check", num_words))
+        words[0] = fit.lead or nouns[num_words % len(nouns)]
         count = yield " ".join(words)
         if count is None:
             raise _CannotCount
         predicted = fit.overhead_tokens + fit.tokens_of(words)
         differences.append((count - predicted, count))
         samples.append((num_words, sum(map(len, words)) + num_words, round(count - fit.overhead_tokens)))
-    shift = min((difference for difference, _ in differences), key=abs) if len(differences) > 1 else 0.0
+    shift = sum(difference for difference, _ in differences) / len(differences)
     errors = [abs(difference - shift) for difference, _ in differences]
     is_off = any(
         error > max(_TOLERANCE * count, _TOLERANCE_TOKENS)

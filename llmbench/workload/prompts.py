@@ -125,7 +125,8 @@ class _Synthetic:
             lambda rng, count: rng.random(count), seed=seed, purpose=f"group/{position}"
         )
         self._system, system_tokens = _salted_system(workload, fit, run_salt, seed)
-        self._overhead = fit.overhead_tokens + system_tokens
+        self._lead = f"{fit.lead} " if fit.lead else ""
+        self._overhead = fit.overhead_tokens + system_tokens + fit.tokens_of(fit.lead.split())
         self._prefix_tokens = workload.prefix.tokens if workload.prefix is not None else 0
         self._prefixes = self._write_prefixes(workload, fit, run_salt, seed, position)
 
@@ -160,7 +161,7 @@ class _Synthetic:
         own, _ = _text(
             self._story, self._tags, index, self._starts.at(index), asked - self._overhead - prefix_tokens
         )
-        messages, prompt = _framed(prefix + own, self._system, is_chat=self._is_chat)
+        messages, prompt = _framed(self._lead + prefix + own, self._system, is_chat=self._is_chat)
         return RequestSpec(
             index=index,
             workload=workload,
@@ -177,7 +178,7 @@ def _text(story: Story, tags: Tags, number: int, place: float, tokens: float) ->
     """A tag and a stretch of story from `place` (0 to 1) on, together about `tokens`, with their cost."""
     tag, tag_tokens = tags.tag(number, tokens)
     text, text_tokens = story.stretch(int(place * story.num_starts), tokens - tag_tokens)
-    return (f"{tag} {text}" if text else tag), tag_tokens + text_tokens
+    return f"{tag} {text}".rstrip(), tag_tokens + text_tokens
 
 
 def _salted_system(workload: Workload, fit: TextFit, salt: str, seed: int) -> tuple[str | None, float]:
@@ -188,7 +189,8 @@ def _salted_system(workload: Workload, fit: TextFit, salt: str, seed: int) -> tu
     if not salt:
         return workload.system, tokens
     tag, tag_tokens = Tags(fit, salt=salt, seed=seed, purpose="system_tag").tag(0)
-    return f"{tag}\n{workload.system}", tokens + tag_tokens
+    salted = " ".join(part for part in (fit.lead, tag, workload.system) if part)
+    return salted, tokens + tag_tokens + fit.tokens_of(fit.lead.split())
 
 
 def _framed(text: str, system: str | None, *, is_chat: bool) -> tuple[tuple[Message, ...] | None, str | None]:

@@ -9,6 +9,7 @@ first word differs from the neighbours'.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class Story:
         lengths = np.array([len(word) + 1 for word in words])
         self._character = np.concatenate(([0], np.cumsum(lengths)))
         self._tokens = np.concatenate(([0.0], np.cumsum([costs[word] for word in words])))
+        self._fillers = sorted({cost: word for word, cost in costs.items()}.items())
+        self._filler_tokens = [cost for cost, _ in self._fillers]
 
     @property
     def num_starts(self) -> int:
@@ -37,20 +40,27 @@ class Story:
         return STORY_WORDS // CLAUSE_WORDS
 
     def stretch(self, start: int, tokens: float) -> tuple[str, float]:
-        """Text from clause `start` on, of as many words as come nearest to `tokens`, and its cost in
-        tokens.
+        """Text from clause `start` on of at most `tokens`, and its cost in tokens.
+
+        A last word fills up what is left, as nearly as a word can.
         """
         first = start * CLAUSE_WORDS
         total = float(self._tokens[-1])
         rounds, target = divmod(float(self._tokens[first]) + max(tokens, 0.0), total)
-        last = int(np.searchsorted(self._tokens, target))
-        if last > 0 and target - self._tokens[last - 1] < self._tokens[last] - target:
-            last -= 1
+        # The small allowance keeps sums of fractions from losing a word to rounding.
+        last = int(np.searchsorted(self._tokens, target + 1e-6, side="right")) - 1
         cost = rounds * total + float(self._tokens[last] - self._tokens[first])
+        filler, filler_tokens = self._filler(tokens - cost)
         if rounds == 0:
-            return self._text[self._character[first] : self._character[last]].rstrip(), cost
+            return self._text[self._character[first] : self._character[last]] + filler, cost + filler_tokens
         pieces = (self._text[self._character[first] :], self._text * (int(rounds) - 1))
-        return ("".join(pieces) + self._text[: self._character[last]]).rstrip(), cost
+        return "".join(pieces) + self._text[: self._character[last]] + filler, cost + filler_tokens
+
+    def _filler(self, tokens: float) -> tuple[str, float]:
+        """The word whose cost is nearest to `tokens`, or nothing where that is nearer."""
+        right = min(bisect_left(self._filler_tokens, tokens), len(self._fillers) - 1)
+        nearest = min(self._fillers[max(right - 1, 0) : right + 1], key=lambda item: abs(item[0] - tokens))
+        return (nearest[1], nearest[0]) if abs(nearest[0] - tokens) < abs(tokens) else ("", 0.0)
 
 
 class Tags:
