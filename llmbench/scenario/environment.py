@@ -47,7 +47,9 @@ def expand(text: str, env: Mapping[str, str]) -> tuple[str, list[str]]:
             return value or default  # as in a shell, :- also replaces an empty value
         if value is None:
             problems.append(f"{name} is not set; export {name}=…, or write ${{{name}:-default}}")
-            return ""
+            return match[
+                0
+            ]  # stands in for the value, so that the rest of the file is judged as if it were set
         return value
 
     return _REFERENCE.sub(replace, text), problems

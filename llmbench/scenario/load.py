@@ -15,6 +15,7 @@ from llmbench.errors import ScenarioError
 from llmbench.scenario import rules
 from llmbench.scenario.address import parse_address
 from llmbench.scenario.bundled import find_scenario
+from llmbench.scenario.environment import has_reference
 from llmbench.scenario.fields import FILE_CONTEXT, parse_flag
 from llmbench.scenario.keys import guess, is_known_path
 from llmbench.scenario.masking import is_secret_name, scrub, scrub_list, secrets_in
@@ -317,7 +318,8 @@ def _is_literal(document: Document, path: Path) -> bool:
 def _scrubbed(mistakes: list[Mistake], tree: Any) -> list[Mistake]:
     """The mistakes with every secret of the file masked, wherever a message may repeat it."""
     target = tree.get("target") if isinstance(tree, dict) else None
-    secrets = scrub_list(secrets_in(target) if isinstance(target, dict) else [])
+    found = secrets_in(target) if isinstance(target, dict) else []
+    secrets = scrub_list(secret for secret in found if not has_reference(secret))
     return [
         Mistake(
             path=item.path,

@@ -18,7 +18,7 @@ from llmbench.scenario.rules import Path
 from llmbench.scenario.scalars import resolve_plain
 
 _MAX_DEPTH = 40
-_MAX_NODES = 200_000  # aliases can multiply a small file without end
+_MAX_NODES = 50_000  # aliases can multiply a small file without end
 _CORE_TAGS = tuple(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
 )
@@ -26,7 +26,7 @@ _SYNTAX_REMEDIES = (
     ("found character '\\t'", "a tab; YAML is indented with blanks"),
     ("mapping values are not allowed", "a second colon in one line, or wrong indentation; quote the value"),
     ("could not find expected ':'", "a key without a colon, or wrong indentation"),
-    ("expected a single document", "a second document (---); keep one scenario in a file"),
+    ("found another document", "a second document (---); keep one scenario in a file"),
     ("found undefined alias", "an alias (*) without its anchor (&); quote the value if the * is meant"),
     ("found unexpected end of stream", "a quote that is never closed"),
     ("expected ',' or ']'", "a list [ that is never closed"),
@@ -140,9 +140,7 @@ class _TreeReader:
             return None
         self._document.places.setdefault(path, self._place(node))
         if node.tag not in _CORE_TAGS and node.tag != "!":
-            self._flaw(
-                node, path, f"the tag {show_references(node.tag)[-30:]} has no meaning here; remove it"
-            )
+            self._flaw(node, path, f"the tag {_short_tag(node.tag)} has no meaning here; remove it")
             return None
         if isinstance(node, yaml.MappingNode):
             return self._read_mapping(node, path, depth)
@@ -201,6 +199,10 @@ class _TreeReader:
 
     def _flaw(self, node: yaml.Node, path: Path, text: str) -> None:
         self._document.flaws.append(Flaw(path=path, place=self._place(node), text=text))
+
+
+def _short_tag(tag: str) -> str:
+    return show_references(tag).replace("tag:yaml.org,2002:", "!!")[:40]
 
 
 def override(document: Document, setting: str, env: Mapping[str, str], origin: str = "--set") -> None:
