@@ -21,15 +21,18 @@ import asyncio
 import gc
 import json
 import resource
+import sys
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
 
 from llmbench.client.address import parse_address
-from llmbench.client.decode import Answer, decode, decode_steps
+from llmbench.client.answer import Answer
+from llmbench.client.decode import decode, decode_steps
 from llmbench.client.exchange import Exchange, Timeouts, Transport
 from llmbench.client.wire import BodyStyle, Destination, render_body, request_headers
 from llmbench.records import Outcome, RequestRecord, to_journal
+from llmbench.run.slices import Slices
 
 
 def cpu_seconds() -> float:
@@ -60,7 +63,7 @@ class Tally:
     def figures(self) -> dict[str, float]:
         """Rates and quantiles for the JSON line; times in ms."""
         ttft = [(s[0] - t) / 1e6 for t, s in zip(self.sent, self.stamps, strict=True) if s]
-        gaps = [(b - a) / 1e6 for s in self.stamps for a, b in zip(s, s[1:], strict=False)]
+        gaps = [(b - a) / 1e6 for s in self.stamps for a, b in pairwise(s)]
         events = sum(map(len, self.stamps))
         return {
             "requests": len(self.sent),
@@ -108,57 +111,63 @@ def make_transport(name: str, port: int) -> tuple[Transport, Destination, BodySt
     return FastTransport(destination, timeouts), destination, style
 
 
-async def run_transport(args: argparse.Namespace, tally: Tally) -> None:
+class ClosedLoop:
     """A closed loop over a transport: a slot sends its next request when one has ended."""
-    loop = asyncio.get_running_loop()
-    transport, destination, style = make_transport(args.client.removesuffix("+records"), args.port)
-    keeps_records = args.client.endswith("+records")
-    payload = render_body(style, prompt="hello " * 20, max_tokens=args.tokens)
-    ended: list[Exchange] = []
-    answers: list[tuple[Exchange, Answer]] = []
-    lines: list[bytes] = []
-    finished = loop.create_future()
-    started = 0
-    if keeps_records:
-        from llmbench.run.slices import Slices
 
-        slices = Slices()
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.transport, self.destination, style = make_transport(
+            args.client.removesuffix("+records"), args.port
+        )
+        self.payload = render_body(style, prompt="hello " * 20, max_tokens=args.tokens)
+        self.slices = Slices() if args.client.endswith("+records") else None
+        self.ended: list[Exchange] = []
+        self.answers: list[tuple[Exchange, Answer]] = []
+        self.lines: list[bytes] = []
+        self.finished = asyncio.get_running_loop().create_future()
+        self.started = 0
 
-    def launch() -> None:
-        nonlocal started
-        outgoing = destination.frame(started, f"bench-{started}", payload)
-        started += 1
-        transport.send(outgoing, on_end)
+    def launch(self) -> None:
+        """Sends one request."""
+        outgoing = self.destination.frame(self.started, f"bench-{self.started}", self.payload)
+        self.started += 1
+        self.transport.send(outgoing, self.on_end)
 
-    def on_end(exchange: Exchange) -> None:
-        if keeps_records:
-            slices.add(digest(exchange))
-        ended.append(exchange)
-        if started < args.requests:
-            launch()
-        elif len(ended) == args.requests:
-            finished.set_result(None)
+    def on_end(self, exchange: Exchange) -> None:
+        """Books an ended request and sends the next."""
+        if self.slices is not None:
+            self.slices.add(self.digest(exchange))
+        self.ended.append(exchange)
+        if self.started < self.args.requests:
+            self.launch()
+        elif len(self.ended) == self.args.requests:
+            self.finished.set_result(None)
 
-    def digest(exchange: Exchange) -> Any:
+    def digest(self, exchange: Exchange) -> Iterator[None]:
+        """Decodes as a run does, between reads."""
         answer = yield from decode_steps(exchange, "chat", keep_text=False)
-        lines.append(to_journal(record_of(exchange, answer)))
-        answers.append((exchange, answer))
+        self.lines.append(to_journal(record_of(exchange, answer)))
+        self.answers.append((exchange, answer))
         exchange.chunks = []
 
-    await transport.open(args.streams)
+
+async def run_transport(args: argparse.Namespace, tally: Tally) -> None:
+    """One of llmbench's transports, from the first request to the last end; then what was left to decode."""
+    loop = ClosedLoop(args)
+    await loop.transport.open(args.streams)
     stop = tally.window()
     for _ in range(min(args.streams, args.requests)):
-        launch()
-    await finished
-    if keeps_records:
-        slices.finish()
+        loop.launch()
+    await loop.finished
+    if loop.slices is not None:
+        loop.slices.finish()
     stop()
-    await transport.close()
+    await loop.transport.close()
     before = cpu_seconds()
-    if not keeps_records:
-        answers = [(exchange, decode(exchange, "chat", keep_text=False)) for exchange in ended]
+    if loop.slices is None:
+        loop.answers = [(one, decode(one, "chat", keep_text=False)) for one in loop.ended]
     tally.decode_s = cpu_seconds() - before
-    for exchange, answer in answers:
+    for exchange, answer in loop.answers:
         assert answer.outcome == "ok", answer.error
         tally.sent.append(exchange.sent_ns or 0)
         tally.stamps.append(answer.event_ns)
@@ -222,13 +231,13 @@ async def run_bare(args: argparse.Namespace, tally: Tally) -> None:
     async with httpx.AsyncClient(limits=limits, timeout=None) as client:
 
         async def one_line_by_line() -> None:
-            sent, stamps = time.monotonic_ns(), []
+            sent = time.monotonic_ns()
             async with client.stream(
                 "POST", url, content=payload, headers={"Content-Type": "application/json"}
             ) as response:
-                async for line in response.aiter_lines():
-                    if line.startswith("data: {"):
-                        stamps.append(time.monotonic_ns())
+                stamps = [
+                    time.monotonic_ns() async for line in response.aiter_lines() if line.startswith("data: {")
+                ]
             tally.sent.append(sent)
             tally.stamps.append(stamps)
 
@@ -257,7 +266,7 @@ def main() -> None:
         uvloop.run(work)
     else:
         asyncio.run(work)
-    print(json.dumps({"client": args.client, **tally.figures()}))
+    sys.stdout.write(json.dumps({"client": args.client, **tally.figures()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,209 @@
+"""The self-benchmark that chooses the transport: every client loop against the same server, in turn.
+
+    python tests/benchmarks/transports.py [--truthserver FILE.cpp] [--ladder FILE.cpp] [--repeats 5]
+
+Three loads, each a case of its own:
+
+    paced     256 streams of 100 events a second, one event a read: the cost of a wake-up
+    flooded   16 streams, events back to back: the cost of a byte
+    one       one-token answers, 64 at a time: the cost of a request
+
+The clients of a case run one after the other, round after round, so that a drift of the machine touches all
+of them; medians over the rounds are printed, and ratios are taken within a round. The server is pinned to one
+core and the client to another where the machine has two. Without --truthserver (a C++ source that is compiled
+here), the bundled mock serves, which is slower than a client may be: then read ratios of CPU time only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LOOP = Path(__file__).with_name("client_loop.py")
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One load. `rate` names the figure that is compared; `server`, `mock`: the two servers' flags."""
+
+    name: str
+    streams: int
+    requests: int
+    tokens: int
+    rate: str
+    unit: str
+    clients: tuple[str, ...]
+    server: tuple[str, ...]
+    mock: tuple[str, ...]
+
+
+CASES = (
+    Case(
+        name="paced",
+        streams=256,
+        requests=1024,
+        tokens=100,
+        rate="events_per_cpu_s",
+        unit="events per CPU-second",
+        clients=("fast", "fast+records", "aiohttp", "bare-aiohttp", "c"),
+        server=("--ttft-ms", "200", "--itl-ms", "10"),
+        mock=("--ttft", "200ms", "--itl", "10ms"),
+    ),
+    Case(
+        name="flooded",
+        streams=16,
+        requests=400,
+        tokens=1000,
+        rate="events_per_cpu_s",
+        unit="events per CPU-second",
+        clients=("fast", "fast+records", "aiohttp", "bare-aiohttp", "bare-httpx", "c"),
+        server=("--flood",),
+        mock=("--ttft", "0ms", "--itl", "0ms", "--events-per-send", "64"),
+    ),
+    Case(
+        name="one",
+        streams=64,
+        requests=20_000,
+        tokens=1,
+        rate="requests_per_s",
+        unit="requests per second",
+        clients=("fast", "fast+records", "aiohttp", "bare-aiohttp", "c"),
+        server=(),
+        mock=("--ttft", "0ms", "--itl", "0ms"),
+    ),
+)
+# bare httpx is two orders of magnitude slower: fewer requests give it the same time
+FEWER = {"bare-httpx": 20, "bare-aiohttp": 2, "aiohttp": 2}
+
+
+def pinned(core: int, command: list[str]) -> list[str]:
+    """The command on one core, where there are two and taskset is installed."""
+    if (os.cpu_count() or 1) < 2 or shutil.which("taskset") is None:
+        return command
+    return ["taskset", "-c", str(core), *command]
+
+
+@contextmanager
+def serving(command: list[str], port: int) -> Iterator[None]:
+    """A server for the length of a case."""
+    server = subprocess.Popen(pinned(1, command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=1).read()
+                break
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def compiled(source: Path, folder: Path) -> Path:
+    """A C++ source as a program."""
+    program = folder / source.stem
+    subprocess.run(["g++", "-O2", "-std=c++17", "-o", program, source], check=True)
+    return program
+
+
+def run_client(client: str, case: Case, port: int, ladder: Path | None) -> Figures | None:
+    """One client's figures; None for the C client where it is not there."""
+    requests = case.requests // FEWER.get(client, 1)
+    sizes = [str(case.streams), str(max(requests, case.streams)), str(case.tokens)]
+    if client == "c":
+        if ladder is None:
+            return None
+        done = subprocess.run(
+            pinned(0, [str(ladder), str(port), *sizes]), capture_output=True, text=True, check=True
+        )
+        said = json.loads(done.stdout)
+        return {
+            "events_per_cpu_s": said["ev_cpu"],
+            "requests_per_s": said["req_s"],
+            "events_per_cpu_s_with_decoding": said["ev_cpu"],
+            "ttft_p50_ms": said["ttft"][0],
+            "ttft_p99_ms": said["ttft"][1],
+        }
+    options = ["--streams", sizes[0], "--requests", sizes[1], "--tokens", sizes[2]]
+    command = pinned(0, [sys.executable, str(LOOP), client, str(port), *options])
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def measure(case: Case, port: int, ladder: Path | None, repeats: int) -> dict[str, list[Figures]]:
+    """Every client's figures, a list entry a round."""
+    rounds: dict[str, list[Figures]] = {}
+    for number in range(repeats):
+        for client in case.clients:
+            figures = run_client(client, case, port, ladder)
+            if figures is not None:
+                rounds.setdefault(client, []).append(figures)
+            sys.stderr.write(f"  {case.name}: round {number + 1} of {repeats}, {client}\n")
+    return rounds
+
+
+def show(case: Case, rounds: dict[str, list[Figures]]) -> None:
+    """A table: the median and range of each client's rate, and its ratio to the bare aiohttp loop."""
+    lines = [f"\n{case.name}: {case.streams} streams, {case.tokens} tokens, {case.unit}"]
+    lines.append(
+        f"  {'client':<14}{'median':>11}{'range':>24}{'x bare aiohttp':>16}{'ttft p50 / p99 ms':>20}"
+    )
+    base = [figures[case.rate] for figures in rounds["bare-aiohttp"]]
+    for client, figures in rounds.items():
+        values = [one[case.rate] for one in figures]
+        ratio = statistics.median(value / other for value, other in zip(values, base, strict=True))
+        spread = f"{min(values):,.0f} to {max(values):,.0f}"
+        ttft = " / ".join(
+            f"{statistics.median(one[name] for one in figures):.1f}"
+            for name in ("ttft_p50_ms", "ttft_p99_ms")
+        )
+        print(f"  {client:<14}{statistics.median(values):>11,.0f}{spread:>24}{ratio:>16.2f}{ttft:>22}")
+
+
+def main() -> None:
+    """Runs the cases asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--truthserver", type=Path, help="C++ source of the ground-truth server")
+    parser.add_argument("--ladder", type=Path, help="C++ source of the bare epoll client")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--case", choices=[case.name for case in CASES], action="append")
+    parser.add_argument("--port", type=int, default=9377)
+    parser.add_argument("--json", type=Path, help="write every figure here")
+    args = parser.parse_args()
+    results: dict[str, dict[str, list[Figures]]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        truth = compiled(args.truthserver, Path(scratch)) if args.truthserver else None
+        ladder = compiled(args.ladder, Path(scratch)) if args.ladder else None
+        for case in CASES:
+            if args.case and case.name not in args.case:
+                continue
+            if truth is not None:
+                command = [str(truth), "--port", str(args.port), "--no-event-log", *case.server]
+            else:
+                command = [sys.executable, "-m", "llmbench.mock", "--port", str(args.port), *case.mock]
+            with serving(command, args.port):
+                results[case.name] = measure(case, args.port, ladder, args.repeats)
+            show(case, results[case.name])
+    if args.json is not None:
+        args.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
