@@ -67,5 +67,5 @@ def command(
     if as_json:
         print_json(result.summary)
     else:
-        print_summary(result.summary, report_path=result.folder)
+        print_summary(result.summary, report_path=result.folder / "summary.md")
     raise typer.Exit(result.exit_code)

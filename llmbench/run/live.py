@@ -40,7 +40,7 @@ class RunObserver(Protocol):
     """Who is told how a run goes. Calls come from the event loop's thread and must return at once."""
 
     def waiting(self, what: str) -> None:
-        """Something takes its time before the first request (a server that starts)."""
+        """Something takes its time: a server that starts, the last answers after an interrupt."""
 
     def started(self, plan_text: str, planned: int | None, ends_at_s: float | None) -> None:
         """The first request is about to be sent."""
@@ -81,21 +81,25 @@ class PlainLines:
 
 
 class RewrittenBlock:
-    """For terminals: the block is painted over itself, and wiped at the end, when the summary replaces it."""
+    """For terminals: painted over itself, and wiped at the end, title and all: the summary replaces it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._num_lines = 0
+        self._title: list[str] = []
+        self._notice: list[str] = []
 
     def waiting(self, what: str) -> None:
-        self._paint([f"  {what}"])
+        self._notice = [f"  {what}"]
+        self._paint([*self._title, *self._notice])
 
     def started(self, plan_text: str, planned: int | None, ends_at_s: float | None) -> None:
-        self._paint([])
-        self._stream.write(plan_text.rstrip("\n") + "\n\n")
+        self._title = [*plan_text.splitlines(), ""]
+        self._notice = []
+        self._paint(self._title)
 
     def progress(self, snapshot: LiveSnapshot) -> None:
-        self._paint(progress_block(snapshot))
+        self._paint([*self._title, *progress_block(snapshot), *self._notice])
 
     def finished(self) -> None:
         if self._num_lines:

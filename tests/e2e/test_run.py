@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import select
 import signal
 import subprocess
@@ -16,9 +15,10 @@ from urllib.request import urlopen
 import pyarrow.parquet as pq
 import pytest
 
-from tests.programs import API_KEY, LLMBENCH, Bench
+from tests.programs import API_KEY, LLMBENCH, MEASURED, Bench
 
 QUICK = ("--ttft", "5ms", "--itl", "1ms")
+FORGIVING = ("--ttft", "1s", "--itl", "1ms")  # beside such a TTFT a busy machine's send lag is small
 
 
 def requests_of(folder: Path) -> list[dict]:
@@ -34,8 +34,8 @@ def served(url: str) -> list[dict]:
 def test_a_run_prints_its_summary_and_leaves_a_complete_folder(bench_on):
     bench = bench_on(*QUICK)
     result = bench("run", "scenario.yaml")
-    assert result.returncode == 0, result.stderr
-    for word in ("VALID", "TTFT", "TPOT", "E2E", "40 ok"):
+    assert result.returncode in MEASURED, result.stderr
+    for word in ("VALID", "TTFT", "TPOT", "E2E", "20 ok"):
         assert word in result.stdout
     assert max(map(len, result.stdout.splitlines()[:-1])) <= 80
     folder = bench.run_folder
@@ -44,7 +44,7 @@ def test_a_run_prints_its_summary_and_leaves_a_complete_folder(bench_on):
     assert {"run.json", "requests.parquet", "timeline.parquet", "summary.json", "summary.md"} <= names
     assert "journal" not in names
     counts = bench.summary()["counts"]
-    assert counts["planned"] == 40 == len(requests_of(folder))
+    assert counts["planned"] == 20 == len(requests_of(folder))
 
 
 def test_json_is_alone_on_stdout_and_the_same_as_in_the_folder(bench_on):
@@ -66,7 +66,7 @@ def test_progress_is_on_stderr_and_can_be_turned_off(bench_on):
 def test_two_runs_never_share_a_folder(bench_on):
     bench = bench_on(*QUICK)
     for _ in range(2):
-        bench("run", "scenario.yaml", "--set", "load.duration=100ms", "-q")
+        bench("run", "scenario.yaml", "--set", "load.requests=2", "-q")
     assert len(bench.run_folders) == 2
 
 
@@ -103,7 +103,7 @@ def test_when_nothing_succeeds_it_is_three_and_the_report_says_why(bench_on):
     assert result.returncode == 3
     assert "503" in result.stdout
     summary = bench.summary()
-    assert summary["counts"]["http_error"] == summary["counts"]["planned"] == 40
+    assert summary["counts"]["http_error"] == summary["counts"]["planned"] == 20
     assert summary["metrics"]["ttft"]["p50"] is None
 
 
@@ -114,19 +114,19 @@ def test_a_measurement_that_cannot_be_trusted_is_97(bench_on):
     assert "INVALID" in result.stdout
     counts = bench.summary()["counts"]
     assert counts["dropped"] > 0
-    assert counts["ok"] + counts["dropped"] == counts["planned"] == 40
+    assert counts["ok"] + counts["dropped"] == counts["planned"] == 20
 
 
 def test_a_broken_limit_is_99(bench_on):
-    bench = bench_on("--ttft", "50ms")
+    bench = bench_on(*FORGIVING)
     result = bench("run", "scenario.yaml", "--set", "slo.ttft.p50=10ms")
     assert result.returncode == 99
     assert "FAIL" in result.stdout
 
 
 def test_a_limit_that_holds_is_0(bench_on):
-    bench = bench_on(*QUICK)
-    result = bench("run", "scenario.yaml", "--set", "slo.ttft.p50=500ms", "--set", "slo.errors=1%")
+    bench = bench_on(*FORGIVING)
+    result = bench("run", "scenario.yaml", "--set", "slo.ttft.p50=5s", "--set", "slo.errors=1%")
     assert result.returncode == 0
     assert "PASS" in result.stdout
 
@@ -148,7 +148,7 @@ def wait_for_lines(bench: Bench, num_lines: int) -> list[dict]:
     raise AssertionError(f"no {num_lines} lines in the journal")
 
 
-LONG = ("--set", "load.duration=60s")
+LONG = ("--set", "load.requests=2000")
 
 
 def test_the_first_interrupt_drains_and_reports(bench_on):
@@ -205,7 +205,7 @@ def test_after_a_kill_the_report_has_every_request_that_had_ended_a_second_befor
 def test_the_key_is_in_no_file_and_no_output(bench_on):
     bench = bench_on(*QUICK, "--api-key", API_KEY)
     result = bench("run", "scenario.yaml", "--save-text", E2E_API_KEY=API_KEY)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode in MEASURED, result.stderr
     assert API_KEY not in result.stdout + result.stderr
     for path in bench.run_folder.rglob("*"):
         if path.is_file():
@@ -223,22 +223,21 @@ def test_a_server_that_repeats_the_key_in_its_errors_does_not_give_it_away(bench
             assert API_KEY.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {"CI": "true"}])
-def test_a_log_gets_whole_plain_lines(bench_on, environment):
+def test_a_log_gets_whole_plain_lines(bench_on):
     bench = bench_on(*QUICK)
-    result = bench("run", "scenario.yaml", **environment)
+    result = bench("run", "scenario.yaml", TERM="xterm-256color", CI="true")
     for text in (result.stdout, result.stderr):
         assert "\r" not in text
         assert "\x1b" not in text
 
 
-def in_terminal(bench: Bench, *arguments: str) -> tuple[str, int]:
+def in_terminal(bench: Bench, *arguments: str, **environment: str) -> tuple[str, int]:
     """What a terminal receives, both streams together, and the exit code."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*LLMBENCH, *arguments],
         cwd=bench.folder,
-        env=bench.environment(TERM="xterm-256color"),
+        env=bench.environment(**{"TERM": "xterm-256color", **environment}),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -259,24 +258,29 @@ def in_terminal(bench: Bench, *arguments: str) -> tuple[str, int]:
 
 def test_in_a_terminal_one_block_rewrites_itself_and_makes_way_for_the_summary(bench_on):
     text, code = in_terminal(bench_on(*QUICK), "run", "scenario.yaml")
-    assert code == 0, text
+    assert code in MEASURED, text
     block, _, summary = text.rpartition("F\x1b[J")
-    assert block.count("in flight") >= 3
+    assert "in flight" in block
     assert "TTFT" in summary
-    assert re.search(r"\x1b\[\d+F\x1b\[J", text)
+    assert summary.count("constant 40/s") == 1  # the title of the block was wiped with it
 
 
-def test_a_terminal_may_ask_for_plain_lines(bench_on):
-    text, code = in_terminal(bench_on(*QUICK), "run", "scenario.yaml", "--no-live")
-    assert code == 0, text
-    assert not re.search(r"\x1b\[\d+F", text)
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [(["--no-live"], {"NO_COLOR": "1"}), ([], {"TERM": "dumb"})],
+    ids=["asked for", "dumb terminal"],
+)
+def test_a_terminal_gets_plain_lines_where_it_must(bench_on, arguments, environment):
+    text, code = in_terminal(bench_on(*QUICK), "run", "scenario.yaml", *arguments, **environment)
+    assert code in MEASURED, text
+    assert "\x1b" not in text
 
 
 def test_a_locale_without_unicode_changes_the_signs_and_nothing_else(bench_on):
     bench = bench_on(*QUICK, "--text", "unicode")
     c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     result = bench("run", "scenario.yaml", "--save-text", **c_locale)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode in MEASURED, result.stderr
     assert result.stdout.isascii()
     assert any(not row["text"].isascii() for row in requests_of(bench.run_folder))
 
@@ -284,7 +288,7 @@ def test_a_locale_without_unicode_changes_the_signs_and_nothing_else(bench_on):
 def test_a_bundled_scenario_runs_by_name(bench_on):
     bench = bench_on(*QUICK)
     result = bench(
-        "run", "quickstart", "--url", bench.url, "--set", "load.duration=1s", "--set", "load.warmup=0s"
+        "run", "quickstart", "--url", bench.url, "--set", "load.duration=500ms", "--set", "load.warmup=0s"
     )
-    assert result.returncode in (0, 98), result.stderr
+    assert result.returncode in MEASURED, result.stderr
     assert "quickstart" in result.stdout

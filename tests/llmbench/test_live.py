@@ -130,13 +130,27 @@ def test_a_stalled_observer_does_not_make_up_for_missed_lines():
 def test_the_block_is_painted_over_itself_and_wiped_at_the_end():
     stream = Terminal()
     view = RewrittenBlock(stream)
+    view.started("chat-steady\nopen loop", 247, 70.0)
     view.progress(HALFWAY)
     view.progress(HALFWAY)
     view.finished()
     view.finished()
-    num_lines = len(progress_block(HALFWAY))
+    num_lines = len(["chat-steady", "open loop", "", *progress_block(HALFWAY)])
     assert stream.getvalue().count(f"\x1b[{num_lines}F") == 2
     assert stream.getvalue().endswith(f"\x1b[{num_lines}F\x1b[J")
+
+
+def test_a_notice_stays_below_the_block_until_the_run_ends():
+    stream = Terminal()
+    view = RewrittenBlock(stream)
+    view.waiting("starting the reference engine")
+    view.started("chat-steady", None, None)
+    view.progress(HALFWAY)
+    assert stream.getvalue().count("reference engine") == 1
+    view.waiting("interrupted: waiting for 6 in flight")
+    view.progress(HALFWAY)
+    view.progress(HALFWAY)
+    assert stream.getvalue().count("interrupted: waiting for 6 in flight") == 3
 
 
 @given(width=st.integers(min_value=2, max_value=200))
