@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,25 @@ def test_scenarios_lists_and_shows() -> None:
     unknown = llmbench("scenarios", "--show", "quickstrat")
     assert unknown.returncode == 2
     assert "did you mean quickstart?" in unknown.stderr
+
+
+def test_an_installed_package_finds_the_scenarios_it_brings(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    package = tmp_path / "site" / "llmbench"
+    for part in ("__init__.py", "errors.py", "scenario"):
+        source = root / "llmbench" / part
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        package.mkdir(parents=True, exist_ok=True)
+        copy(source, package / part)
+    shutil.copytree(root / "scenarios", package / "bundled_scenarios")
+    code = (
+        "from llmbench.scenario.load import load_scenario\n"
+        "print(load_scenario('azure-conversation').workloads[0].path)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True, cwd=package.parent
+    )
+    assert shown.stdout.startswith(str(package / "bundled_scenarios"))
 
 
 @pytest.mark.parametrize("module", ["numpy", "pandas", "typer", "asyncio", "aiohttp"])
