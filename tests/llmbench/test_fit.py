@@ -141,7 +141,7 @@ def test_the_method_suits_the_tokenizer(name, method):
     index=st.integers(0, 10**6),
     seed=st.integers(0, 1000),
 )
-@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 def test_fitted_prompts_are_within_two_percent_or_two_tokens(name, asked, index, seed):
     server = Server(TOKENIZERS[name])
     spec = source(fit_of(name), seed=seed, input_tokens=asked).spec(index)
@@ -156,7 +156,7 @@ def test_fitted_prompts_are_within_two_percent_or_two_tokens(name, asked, index,
     index=st.integers(0, 100),
     cache_mode=st.sampled_from(["cold", "warm", "mixed"]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_prefix_system_message_and_salt_are_counted_in(name, prefix, own, index, cache_mode):
     server, fit, system = Server(TOKENIZERS[name]), fit_with_system(name), SYSTEM
     requests = source(
