@@ -129,15 +129,19 @@ class Clock:
             if self._thaw is not None:
                 self._thaw()
         self._ticking = True
+        try:
+            self._call_due(now_ns - self.frozen_ns)
+        finally:
+            self._ticking = False
+            self._rearm()
+
+    def _call_due(self, limit_ns: int) -> None:
         due = self._due
-        limit_ns = now_ns - self.frozen_ns
         for _ in range(_TURN):
             if self._frozen_until_ns or not due:
-                break
+                return
             if due[0][0] > limit_ns:
                 limit_ns = monotonic_ns() - self.frozen_ns
                 if due[0][0] > limit_ns:
-                    break
+                    return
             heappop(due)[2]()
-        self._ticking = False
-        self._rearm()
