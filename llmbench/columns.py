@@ -187,7 +187,7 @@ class ColumnsBuilder:
                 name: LabelColumn(_as_array(codes, np.int32), tuple(self._names[name]))
                 for name, codes in self._codes.items()
             },
-            texts=self._texts,
+            texts=self._kept_texts(),
             event_offsets=np.concatenate(
                 [np.zeros(1, dtype=np.int64), np.cumsum(_as_array(self._num_events, np.int64))]
             ),
@@ -198,6 +198,11 @@ class ColumnsBuilder:
         if np.all(columns.index[1:] >= columns.index[:-1]):
             return columns
         return take_rows(columns, np.argsort(columns.index, kind="stable"))
+
+    def _kept_texts(self) -> dict[str, list[str | None]]:
+        """Without the saved texts of a run that saved none."""
+        saved = any(text is not None for name in SAVED_TEXTS for text in self._texts.get(name, ()))
+        return {name: texts for name, texts in self._texts.items() if saved or name in TEXTS}
 
     def _code(self, name: str, label: str | None) -> int:
         if label is None:

@@ -15,7 +15,7 @@ RATE_SHARE = 0.98  # delivered of offered
 RATE_SHARE_INVALID = 0.90
 ERROR_SHARE = 0.10  # beyond it the successes are a selection
 SHORT_OUTPUT_SHARE = 0.05  # of requests whose output ended well before the length asked for
-INPUT_DEVIATION = 0.10  # median distance between the input length asked for and the real one
+INPUT_OFF_SHARE = 0.10  # of requests whose input is more than 10 % and 3 tokens off the length asked for
 BUFFERED_SHARE = 0.10  # of streams that came in one piece
 CACHED_SHARE = 0.05  # of input tokens served from a prefix cache that was not asked for
 
@@ -39,6 +39,10 @@ def _reason(code: str, severity: str, measured: Any, limit: Any, message: str, h
         "message": message,
         "hint": hint,
     }
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2g} %" if share < 0.995 else f"{share * 100:.0f} %"
 
 
 def _nothing_succeeded(summary: Summary) -> Reason | None:
@@ -65,8 +69,8 @@ def _client_late(summary: Summary) -> Reason | None:
         "INVALID",
         share,
         SEND_LAG_SHARE,
-        f"send lag {which} {lag * 1e3:.3g} ms, {share:.0%} of TTFT p50 (limit {SEND_LAG_SHARE:.0%})",
-        "send less, or give the client more cores: --set instrument.workers=2",
+        f"send lag {which} {lag * 1e3:.3g} ms, {_percent(share)} of TTFT p50 (limit 5 %)",
+        "this machine cannot send so much on time: ask for a lower rate, or move other work off it",
     )
 
 
@@ -113,7 +117,7 @@ def _errors(summary: Summary) -> Reason | None:
         "SUSPECT",
         share,
         ERROR_SHARE,
-        f"{share:.1%} of requests failed; latencies are over the others only",
+        f"{_percent(share)} of requests failed; latencies are over the others only",
         "read the attempts beside the successes: there failures count as infinitely slow",
     )
 
@@ -142,7 +146,7 @@ def _tokens_disagree(summary: Summary) -> Reason | None:
         "SUSPECT",
         share,
         0.01,
-        f"{share:.1%} of answers had more output events than their usage says tokens",
+        f"{_percent(share)} of answers had more output events than their usage says tokens",
         "per-token times follow the usage; compare with target.tokenizer",
     )
 
@@ -156,21 +160,21 @@ def _output_short(summary: Summary) -> Reason | None:
         "SUSPECT",
         share,
         SHORT_OUTPUT_SHARE,
-        f"{share:.0%} of answers ended before the output length asked for",
+        f"{_percent(share)} of answers ended before the output length asked for",
         "the server stops early; set target.ignore_eos: true where it has that, or ask for less",
     )
 
 
 def _input_deviates(summary: Summary) -> Reason | None:
-    deviation = summary["tokens"]["asked"]["input_deviation_p50"]
-    if deviation is None or deviation <= INPUT_DEVIATION:
+    share = summary["tokens"]["asked"]["input_off_share"]
+    if share is None or share <= INPUT_OFF_SHARE:
         return None
     return _reason(
         "input_length",
         "SUSPECT",
-        deviation,
-        INPUT_DEVIATION,
-        f"real input lengths differ from those asked for by {deviation:.0%} (median)",
+        share,
+        INPUT_OFF_SHARE,
+        f"{_percent(share)} of inputs were more than 10 % longer or shorter than asked for",
         "give target.tokenizer, or lengths above what the chat template adds",
     )
 
@@ -184,7 +188,7 @@ def _buffered(summary: Summary) -> Reason | None:
         "SUSPECT",
         share,
         BUFFERED_SHARE,
-        f"{share:.0%} of streams came in one piece at their end: TTFT and ITL are not the server's",
+        f"{_percent(share)} of streams came in one piece at their end: TTFT and ITL are not the server's",
         "a proxy buffers the stream; turn its buffering off, or measure past it",
     )
 
@@ -198,7 +202,7 @@ def _cache_hits(summary: Summary) -> Reason | None:
         "SUSPECT",
         share,
         CACHED_SHARE,
-        f"{share:.0%} of input tokens came from the server's prefix cache, which was not asked for",
+        f"{_percent(share)} of input tokens came from the server's prefix cache, which was not asked for",
         "say workload.cache: warm if that is meant, or restart the server",
     )
 

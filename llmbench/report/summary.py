@@ -330,8 +330,11 @@ def _asked(requests: Requests) -> dict[str, Any]:
         facts[f"{name}_real"] = int(got.sum()) if len(wanted) else None
         facts[f"{name}_deviation_p50"] = _plain(deviations.percentile(50))
         facts[f"{name}_deviation_max"] = _plain(deviations.max())
-        if name == "output":
-            facts["short_output_share"] = float(np.mean(got < _SHORT * wanted)) if len(wanted) else None
+        off = (
+            got < _SHORT * wanted if name == "output" else np.abs(got - wanted) > np.maximum(0.1 * wanted, 3)
+        )
+        key = "short_output_share" if name == "output" else "input_off_share"
+        facts[key] = float(np.mean(off)) if len(wanted) else None
     return facts
 
 

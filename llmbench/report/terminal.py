@@ -37,6 +37,7 @@ from llmbench.stats import samples_needed, sparkline
 _COLOURS = {"VALID": 32, "PASS": 32, "SUSPECT": 33, "INCONCLUSIVE": 33, "INVALID": 31, "FAIL": 31}
 _HEADLINE = ("ttft", "tpot", "itl", "e2e")
 _NUM_EXAMPLES = 3
+_FEW = 20  # below this a distribution has no shape to show
 _NOTICEABLE = 1.01  # from due and from sent are both shown where they differ by more than this
 
 
@@ -166,7 +167,7 @@ def _facts(summary: Mapping[str, Any], width: int) -> list[str]:
 
 def _histogram(summary: Mapping[str, Any]) -> list[str]:
     bins = summary["histograms"]["ttft"]
-    if bins is None:
+    if bins is None or sum(bins["counts"]) < _FEW:
         return []
     low, high = exact_duration(bins["low"]), exact_duration(bins["high"])
     more = " and above" if bins["above"] else ""
@@ -189,10 +190,10 @@ def _instrument(summary: Mapping[str, Any]) -> list[str]:
 def _checks(summary: Mapping[str, Any], width: int, *, color: bool) -> list[str]:
     lines: list[str] = []
     limits = [limit_text(check) for check in summary["gate"]["checks"]]
-    first = max([22, *map(len, limits)])
+    first = max([20, *map(len, limits)])
     for check, text in zip(summary["gate"]["checks"], limits, strict=True):
         observed, between = quantity(check, check["observed"]), check_interval(check)
-        line = f"  {text:<{first}} {observed:>9}   {between:<15} {check['status']}"
+        line = f"  {text:<{first}} {observed:>9}   {between:<14} {check['status']}"
         if needed := needed_text(check):
             line = f"{line}  {needed}" if len(line) + 2 + len(needed) <= width else f"{line}\n    {needed}"
         lines.append(line.replace(check["status"], _painted(check["status"], color=color)))

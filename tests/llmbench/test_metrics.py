@@ -1,0 +1,588 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmbench.columns import from_records
+from llmbench.context import StageWindow
+from llmbench.metrics import derive, measured_window, request_limits
+from llmbench.records import Outcome
+from llmbench.report.summary import summarise
+from tests.llmbench.sample_runs import (
+    MS,
+    S,
+    closed_loop,
+    failed_record,
+    limit,
+    ok_record,
+    open_loop,
+    steady_run,
+)
+
+
+def summary_of(records, context=None):
+    return summarise(from_records(records), context or closed_loop())
+
+
+def metric(summary, name, stat="p50"):
+    return summary["metrics"][name][stat]
+
+
+# ---- one request, its figures known by hand
+
+
+def test_the_figures_of_one_request_are_those_of_the_definitions():
+    record = ok_record(
+        0,
+        sent=10 * MS,
+        due_ns=7 * MS,
+        events=[110 * MS, 150 * MS, 210 * MS],
+        tokens=[1, 2, 3],
+        first_answer_ns=150 * MS,
+        input_tokens=30,
+    )
+    metrics = summary_of([record], open_loop())["metrics"]
+    expected = {
+        "send_lag": 0.003,
+        "ttft": 0.100,
+        "ttft_due": 0.103,
+        "time_to_first_answer": 0.140,
+        "tpot": 0.100 / 5,
+        "e2e": 0.200,
+        "e2e_due": 0.203,
+        "normalized_latency": 0.200 / 6,
+        "input_tokens": 30,
+        "output_tokens": 6,
+    }
+    for name, value in expected.items():
+        assert metrics[name]["p50"] == pytest.approx(value, rel=1e-12), name
+        assert metrics[name]["count"] == 1, name
+    # Gaps of 40 and 60 ms for 2 and 3 tokens: five inter-token latencies of 20 ms.
+    assert metrics["itl"]["count"] == 5
+    assert metrics["itl"]["min"] == metrics["itl"]["max"] == pytest.approx(0.020)
+    assert (metrics["chunk_gap"]["min"], metrics["chunk_gap"]["max"]) == (0.040, 0.060)
+
+
+def test_lateness_has_no_meaning_in_a_closed_loop():
+    metrics = summary_of([ok_record(0, due_ns=0, sent=5, events=[10, 20])], closed_loop())["metrics"]
+    assert [metrics[name]["count"] for name in ("send_lag", "ttft_due", "e2e_due")] == [0, 0, 0]
+
+
+STREAM = st.lists(st.tuples(st.integers(0, 5 * S), st.integers(1, 9)), min_size=1, max_size=30)
+
+
+@given(st.integers(0, 10**13), st.integers(1, 10 * S), STREAM)
+def test_ttft_and_tpot_add_up_to_e2e_to_the_nanosecond(sent, ttft, stream):
+    events = (sent + ttft + np.cumsum([0, *(gap for gap, _ in stream[1:])])).tolist()
+    tokens = [count for _, count in stream]
+    requests = derive(from_records([ok_record(0, sent=sent, events=events, tokens=tokens)]), closed_loop())
+    measures, num_tokens = requests.measures, sum(tokens)
+    e2e = measures["ttft"].values[0]
+    if num_tokens >= 2:
+        assert measures["tpot"].defined[0]
+        e2e += measures["tpot"].values[0] * (num_tokens - 1)
+    else:
+        assert not measures["tpot"].defined[0]
+    assert round(float(e2e)) == measures["e2e"].values[0] == events[-1] - sent
+
+
+@settings(max_examples=40)
+@given(st.lists(STREAM, min_size=1, max_size=8))
+def test_inter_token_latencies_are_gaps_repeated_once_a_token(streams):
+    records, repeated = [], []
+    for index, stream in enumerate(streams):
+        events, tokens = np.cumsum([gap for gap, _ in stream]), np.array([count for _, count in stream])
+        records.append(ok_record(index, events=events.tolist(), tokens=tokens.tolist()))
+        repeated.append(np.repeat(np.diff(events) / tokens[1:], tokens[1:]))
+    expected = np.concatenate(repeated)
+    found = summary_of(records)["metrics"]["itl"]
+    assert found["count"] == len(expected)
+    if len(expected):
+        assert found["p50"] == np.percentile(expected, 50) / 1e9
+        assert found["mean"] == pytest.approx(expected.mean() / 1e9)
+        assert found["max"] == expected.max() / 1e9
+
+
+@settings(max_examples=20)
+@given(st.randoms(use_true_random=False))
+def test_a_summary_does_not_depend_on_the_order_in_which_requests_ended(random):
+    records, context = steady_run(60)
+    shuffled = records.copy()
+    random.shuffle(shuffled)
+    assert summary_of(shuffled, context) == summary_of(records, context)
+
+
+# ---- fault rows: one kind of stream each
+
+
+def test_one_token_has_no_tpot_and_stays_out_of_its_statistics():
+    summary = summary_of([ok_record(0, events=[300 * MS]), ok_record(1, events=[100 * MS, 150 * MS])])
+    assert metric(summary, "tpot", "count") == 1
+    assert metric(summary, "tpot") == 0.050
+    assert metric(summary, "ttft", "count") == metric(summary, "e2e", "count") == 2
+
+
+def test_zero_tokens_is_a_request_without_ttft_and_tpot():
+    summary = summary_of([ok_record(0, events=[], end_ns=40 * MS, finish_reason="stop")])
+    assert summary["counts"]["ok"] == 1
+    assert metric(summary, "ttft", "count") == metric(summary, "tpot", "count") == 0
+    assert metric(summary, "ttft") is None
+    assert metric(summary, "e2e") == 0.040
+    assert metric(summary, "normalized_latency", "count") == 0
+
+
+def test_an_answer_that_was_not_streamed_has_no_ttft():
+    record = ok_record(0, events=[], event_tokens=None, end_ns=800 * MS, output_tokens=40)
+    summary = summary_of([record])
+    assert metric(summary, "ttft", "count") == metric(summary, "tpot", "count") == 0
+    assert metric(summary, "e2e") == 0.8
+    assert metric(summary, "normalized_latency") == 0.02
+    assert metric(summary, "output_tokens") == 40
+    assert summary["tokens"]["output"] == 40
+
+
+def test_several_choices_have_no_time_per_token():
+    events = [100 * MS, 101 * MS, 150 * MS, 151 * MS]
+    record = ok_record(0, events=events, output_tokens=4, reads=4)
+    record.event_tokens = None
+    summary = summary_of([record])
+    assert [metric(summary, name, "count") for name in ("tpot", "itl", "normalized_latency")] == [0, 0, 0]
+    assert metric(summary, "ttft") == 0.100
+    assert metric(summary, "output_tokens") == 4
+    assert metric(summary, "chunk_gap", "count") == 3
+
+
+def test_many_tokens_in_a_chunk_do_not_stretch_the_time_per_token():
+    events = [100 * MS, 200 * MS, 300 * MS, 400 * MS]
+    summary = summary_of([ok_record(0, events=events, tokens=[3, 3, 3, 3])])
+    assert metric(summary, "tpot") == pytest.approx(0.3 / 11)
+    assert metric(summary, "itl") == pytest.approx(0.1 / 3)
+    assert metric(summary, "chunk_gap") == 0.1
+    assert summary["tokens"]["per_event"] == 3
+
+
+def test_usage_decides_where_events_are_more_than_tokens():
+    record = ok_record(0, events=[100 * MS, 110 * MS, 120 * MS], output_tokens=2)
+    summary = summary_of([record])
+    assert metric(summary, "output_tokens") == 2
+    assert metric(summary, "tpot") == 0.020
+    assert summary["tokens"]["disagreement"] == 1
+    assert "tokens_disagree" in codes(summary)
+
+
+def test_an_event_without_tokens_lengthens_the_next_gap_and_is_no_token():
+    events = [100 * MS, 150 * MS, 200 * MS]
+    summary = summary_of([ok_record(0, events=events, tokens=[1, 0, 1])])
+    assert metric(summary, "itl", "count") == 1
+    assert metric(summary, "itl") == 0.100
+
+
+def test_reasoning_counts_as_output_and_the_answer_has_its_own_time():
+    events = [300 * MS, 450 * MS, 600 * MS]
+    summary = summary_of([ok_record(0, events=events, first_answer_ns=600 * MS, reasoning_tokens=2)])
+    assert metric(summary, "ttft") == 0.3
+    assert metric(summary, "time_to_first_answer") == 0.6
+    assert summary["tokens"]["reasoning"] == 2
+
+
+def test_a_stream_that_is_all_reasoning_has_no_time_to_first_answer():
+    summary = summary_of([ok_record(0, events=[1, 2], first_answer_ns=None)])
+    assert metric(summary, "time_to_first_answer", "count") == 0
+    assert metric(summary, "ttft", "count") == 1
+
+
+def test_a_late_usage_chunk_does_not_move_the_last_token():
+    summary = summary_of([ok_record(0, events=[300 * MS, 500 * MS], end_ns=950 * MS)])
+    assert metric(summary, "e2e") == 0.5
+
+
+def test_failures_stay_out_of_latencies_and_count_in_shares():
+    good = [ok_record(index, events=[100 * MS, 120 * MS]) for index in range(10)]
+    bad = [
+        failed_record(index, event_ns=[MS], event_tokens=[1], first_event_ns=MS) for index in range(10, 20)
+    ]
+    summary = summary_of(good + bad, closed_loop(slo=(limit("errors", "share", 0.01),)))
+    assert metric(summary, "ttft", "count") == 10
+    assert metric(summary, "ttft", "max") == 0.1
+    assert summary["errors"]["share"] == 0.5
+    assert summary["gate"]["status"] == "FAIL"
+    assert summary["attempts"]["ttft"]["count"] == 20
+    assert summary["attempts"]["ttft"]["failed"] == 10
+    assert summary["attempts"]["ttft"]["p90"] is None  # infinite
+    assert summary["tokens"]["output"] == 20
+
+
+def test_a_percentile_short_of_the_failures_is_finite_in_the_attempts_view():
+    records = [ok_record(index, events=[(100 + index) * MS]) for index in range(95)]
+    records += [failed_record(95 + index) for index in range(5)]
+    attempts = summary_of(records)["attempts"]["ttft"]
+    assert attempts["p50"] == pytest.approx(0.1495)
+    assert attempts["p90"] is not None
+    assert attempts["p99"] is None
+
+
+@pytest.mark.parametrize("records", [[], [failed_record(index) for index in range(20)]])
+def test_a_run_without_successes_has_a_report_of_nulls(records):
+    summary = summary_of(records, open_loop(window_ns=(0, S), slo=(limit("ttft", "p95", 0.5),)))
+    assert summary["counts"]["planned"] == len(records)
+    for block in summary["metrics"].values():
+        assert block["count"] == 0
+        assert block["p50"] is block["mean"] is block["std"] is block["max"] is None
+    assert summary["verdict"]["status"] == "INVALID"
+    assert summary["throughput"]["output_tokens_per_s"] == 0
+    json.loads(json.dumps(summary, allow_nan=False))
+
+
+@pytest.mark.parametrize("index_of_last", [0, 1, 30, 246])
+def test_every_summary_is_strict_json(index_of_last):
+    records, context = steady_run()
+    summary = summary_of(records[: index_of_last + 1], replace(context, planned=index_of_last + 1))
+    assert json.loads(json.dumps(summary, allow_nan=False)) == orjson.loads(orjson.dumps(summary))
+
+
+def test_times_are_of_a_monotonic_clock_and_never_negative():
+    summary = summary_of(*steady_run())
+    for name in ("ttft", "tpot", "itl", "e2e", "send_lag"):
+        assert metric(summary, name, "min") >= 0
+
+
+# ---- who is measured
+
+
+def test_warmup_is_counted_and_not_measured():
+    records = [
+        ok_record(0, events=[900 * MS, 950 * MS], phase="warmup"),
+        ok_record(1, events=[100 * MS, 120 * MS]),
+    ]
+    summary = summary_of(records)
+    assert summary["counts"]["planned"] == summary["counts"]["ok"] == 2
+    assert summary["counts"]["warmup"] == summary["counts"]["measured"] == 1
+    assert summary["counts"]["measured_outcomes"] == {"ok": 1}
+    assert metric(summary, "ttft", "max") == 0.1
+
+
+@given(st.lists(st.sampled_from(Outcome), max_size=30))
+def test_planned_is_the_sum_of_outcomes(outcomes):
+    records = [
+        ok_record(index, events=[1, 2]) if outcome is Outcome.OK else failed_record(index, outcome)
+        for index, outcome in enumerate(outcomes)
+    ]
+    counts = summary_of(records, closed_loop(planned=len(outcomes)))["counts"]
+    assert counts["planned"] == len(outcomes) == sum(counts[name] for name in Outcome)
+    assert counts["measured"] == sum(counts["measured_outcomes"].values())
+
+
+def test_a_planned_request_without_a_record_is_our_own_bug():
+    with pytest.raises(AssertionError, match="3 requests were planned but 1 are on record"):
+        summary_of([ok_record(0)], closed_loop(planned=3))
+
+
+def test_requests_cancelled_by_an_interrupt_are_no_failures_of_the_target():
+    records = [ok_record(0, events=[1, 2]), failed_record(1, Outcome.CANCELLED, sent_ns=None, end_ns=None)]
+    whole, stopped = summary_of(records), summary_of(records, closed_loop(interrupted=True))
+    assert (whole["errors"]["attempts"], whole["errors"]["share"]) == (2, 0.5)
+    assert (stopped["errors"]["attempts"], stopped["errors"]["share"]) == (1, 0)
+    assert stopped["counts"]["cancelled"] == 1
+
+
+# ---- windows and rates
+
+
+def test_rates_are_over_the_planned_window_with_ramp_and_drain_left_out():
+    """One request a second for ten seconds; each takes 2.5 s and gives a token at 0.5, 1.5 and 2.5 s."""
+    records = [
+        ok_record(
+            second,
+            due_ns=second * S,
+            sent=second * S,
+            events=[second * S + S // 2 + token * S for token in range(3)],
+            phase="warmup" if second < 4 else "measure",
+            input_tokens=100,
+        )
+        for second in range(10)
+    ]
+    summary = summary_of(records, open_loop(window_ns=(4 * S, 10 * S), rate_asked_per_s=1.0))
+    assert summary["window"] == {"start_s": 4, "end_s": 10, "duration_s": 6, "kind": "planned"}
+    assert summary["throughput"] == {
+        "requests_per_s": 1.0,
+        "input_tokens_per_s": 100.0,
+        "output_tokens_per_s": 3.0,
+        "total_tokens_per_s": 103.0,
+        "sent_requests_per_s": 1.0,
+        "offered_requests_per_s": 1.0,
+        "asked_requests_per_s": 1.0,
+    }
+    # Over everything, the ramp and the drain weigh it down.
+    assert summary["throughput_whole"]["window"]["kind"] == "first send to last end"
+    assert summary["throughput_whole"]["output_tokens_per_s"] < 3
+
+
+def test_a_run_bounded_by_requests_is_measured_from_its_first_to_its_last_send():
+    records = [ok_record(i, sent=i * S, events=[i * S + 100 * MS]) for i in range(11)]
+    columns = from_records(records)
+    window = measured_window(derive(columns, closed_loop()), closed_loop())
+    assert (window.start_ns, window.end_ns, window.kind) == (0, 10 * S, "first to last send")
+    assert summary_of(records)["throughput"]["requests_per_s"] == 1.0
+
+
+def test_a_burst_is_measured_until_its_last_end():
+    records = [ok_record(i, sent=i, events=[(i + 1) * S], end_ns=(i + 1) * S) for i in range(4)]
+    summary = summary_of(records)
+    assert summary["window"]["kind"] == "first send to last end"
+    assert summary["throughput"]["requests_per_s"] == 1.0
+
+
+def test_one_long_request_among_short_ones_does_not_stretch_the_window():
+    """Eight slots, sixteen requests of 0.5 s and one of 5 s (the drain tail of FAULTS B70)."""
+    records = [ok_record(i, sent=i // 8 * S // 2, events=[i // 8 * S // 2 + S // 2 - 1]) for i in range(16)]
+    records.append(ok_record(16, sent=S, events=[6 * S]))
+    summary = summary_of(records)
+    assert summary["window"]["duration_s"] == 1.0
+    assert summary["throughput"]["requests_per_s"] == 16.0
+    assert summary["throughput_whole"]["requests_per_s"] == pytest.approx(17 / 6, rel=1e-3)
+
+
+def test_failed_requests_give_no_throughput():
+    records = [ok_record(0, events=[S]), failed_record(1, event_ns=[S], event_tokens=[50], end_ns=S)]
+    summary = summary_of(records, closed_loop(window_ns=(0, 2 * S)))
+    assert summary["throughput"]["requests_per_s"] == 0.5
+    assert summary["throughput"]["output_tokens_per_s"] == 0.5
+
+
+# ---- goodput
+
+
+def test_goodput_is_the_share_that_meets_every_limit():
+    slo = (limit("ttft", "p95", 0.2), limit("tpot", "p95", 0.05), limit("e2e", "p99", 1.0))
+    records = [
+        ok_record(0, events=[100 * MS, 140 * MS]),  # good
+        ok_record(1, events=[300 * MS, 340 * MS]),  # first token late
+        ok_record(2, events=[100 * MS, 200 * MS]),  # slow
+        ok_record(3, events=[150 * MS]),  # one token: nothing to be slow between
+        failed_record(4),
+        failed_record(5, Outcome.DROPPED, sent_ns=None, end_ns=None),
+    ]
+    goodput = summary_of(records, closed_loop(slo=slo, window_ns=(0, S)))["goodput"]
+    assert goodput["share"] == pytest.approx(2 / 6)
+    assert goodput["requests_per_s"] == 2.0
+    low, high = goodput["ci95"]
+    assert low < 2 / 6 < high
+
+
+def test_without_a_per_request_limit_there_is_no_goodput():
+    slo = (limit("errors", "share", 0.01), limit("itl", "p99", 0.1), limit("ttft", "mean", 0.1))
+    assert summary_of([ok_record(0, events=[1])], closed_loop(slo=slo))["goodput"] == {
+        "requests_per_s": None,
+        "share": None,
+        "ci95": None,
+    }
+
+
+def test_of_several_statistics_the_strictest_is_the_limit_of_a_request():
+    assert request_limits((limit("ttft", "p99", 1.0), limit("ttft", "p95", 0.5))) == {"ttft": 0.5}
+
+
+def test_a_tenant_can_have_limits_of_its_own():
+    records = [
+        ok_record(0, events=[300 * MS], tenant="patient"),
+        ok_record(1, events=[300 * MS], tenant="hasty"),
+        ok_record(2, events=[300 * MS]),
+    ]
+    context = closed_loop(
+        slo=(limit("ttft", "p95", 0.2),), tenant_slo={"patient": (limit("ttft", "p95", 0.5),)}
+    )
+    summary = summary_of(records, context)
+    assert summary["goodput"]["share"] == pytest.approx(1 / 3)
+    assert set(summary["by_tenant"]) == {"patient", "hasty"}
+    assert summary["by_tenant"]["hasty"]["counts"] == {"measured": 1, "ok": 1}
+
+
+# ---- stalls, tokens, stages
+
+
+def test_stalls_are_gaps_above_a_stated_limit():
+    records = [
+        ok_record(0, events=[0, 100 * MS, 900 * MS, 2 * S]),
+        ok_record(1, events=[0, 100 * MS]),
+        failed_record(2, event_ns=[0, 9 * S], event_tokens=[1, 1]),
+    ]
+    stalls = summary_of(records)["stalls"]
+    assert stalls["limit_s"] == 0.5
+    assert (stalls["count"], stalls["requests"], stalls["longest_s"]) == (2, 1, 1.1)
+    assert stalls["fluidity"] is None
+
+
+def test_fluidity_is_the_share_of_tokens_in_time_for_a_steady_reader():
+    # Tokens wanted at 0, 50, 100, 150 ms; the third comes late, the fourth is in time again.
+    record = ok_record(0, events=[1000 * MS, 1040 * MS, 1120 * MS, 1150 * MS])
+    stalls = summary_of([record], closed_loop(slo=(limit("tpot", "p95", 0.05),)))["stalls"]
+    assert stalls["fluidity"] == 0.75
+
+
+def test_lengths_asked_for_and_real_ones_are_set_side_by_side():
+    records = [
+        ok_record(0, events=[1] * 5, input_tokens_asked=100, input_tokens=110, output_tokens_asked=10),
+        ok_record(1, events=[1] * 10, input_tokens_asked=100, input_tokens=130, output_tokens_asked=10),
+    ]
+    summary = summary_of(records)
+    asked = summary["tokens"]["asked"]
+    assert (asked["input_asked"], asked["input_real"]) == (200, 240)
+    assert asked["input_deviation_p50"] == pytest.approx(0.2)
+    assert asked["output_deviation_max"] == 0.5
+    assert asked["short_output_share"] == 0.5
+    assert asked["input_off_share"] == 0.5  # 110 of 100 is within 10 %
+    assert {"output_short", "input_length"} <= set(codes(summary))
+
+
+def test_the_source_of_token_counts_is_named():
+    usage, events = ok_record(0, events=[1]), ok_record(1, events=[1], token_source="events")
+    assert summary_of([usage])["tokens"]["source"] == "usage"
+    mixed = summary_of([usage, events])
+    assert mixed["tokens"]["source"] == "mixed"
+    assert mixed["tokens"]["sources"] == {"usage": 1, "events": 1}
+    assert "usage_missing" in codes(mixed)
+
+
+def test_stages_share_out_the_measured_requests():
+    records = [ok_record(i, sent=i * S, due_ns=i * S, events=[i * S + (i + 1) * MS]) for i in range(10)]
+    stages = (
+        StageWindow(label="1/s", start_ns=0, end_ns=5 * S),
+        StageWindow(label="2/s", start_ns=5 * S, end_ns=10 * S),
+    )
+    found = summary_of(records, open_loop(stages=stages))["by_stage"]
+    assert [stage["counts"]["measured"] for stage in found] == [5, 5]
+    assert [stage["metrics"]["ttft"]["p50"] for stage in found] == [0.003, 0.008]
+
+
+def test_failures_are_told_apart_by_kind_with_an_example():
+    records = [
+        failed_record(0, Outcome.HTTP_ERROR, http_status=503, error_kind="http_status", error="HTTP 503: a"),
+        failed_record(1, Outcome.HTTP_ERROR, http_status=429, error_kind="http_status", error="HTTP 429: b"),
+        failed_record(2, Outcome.HTTP_ERROR, http_status=503, error_kind="http_status", error="HTTP 503: c"),
+        failed_record(3, error_kind="truncated", http_status=200),
+        failed_record(4, error_kind="truncated", http_status=None),
+    ]
+    failures = summary_of(records)["failures"]
+    assert [(each["http_status"], each["error_kind"], each["count"]) for each in failures] == [
+        (503, "http_status", 2),
+        (None, "truncated", 2),
+        (429, "http_status", 1),
+    ]
+    assert failures[0]["example"] == "HTTP 503: a"
+
+
+def test_percentiles_that_the_sample_cannot_support_are_null():
+    block = summary_of([ok_record(i, events=[(i + 1) * MS]) for i in range(99)])["metrics"]["ttft"]
+    assert block["p95"] is not None
+    assert block["p99"] is block["p999"] is None
+    assert block["ci95"]["p95"] is not None
+    assert block["ci95"]["p99"] is None
+
+
+def test_a_percentile_that_an_slo_names_is_in_the_summary():
+    records = [ok_record(i, events=[(i + 1) * MS]) for i in range(100)]
+    summary = summary_of(records, closed_loop(slo=(limit("ttft", "p75", 0.5),)))
+    assert metric(summary, "ttft", "p75") == pytest.approx(0.07525)
+    assert summary["gate"]["status"] == "PASS"
+
+
+def codes(summary):
+    return [reason["code"] for reason in summary["verdict"]["reasons"]]
+
+
+# ---- the verdict
+
+
+def test_a_sound_run_is_valid():
+    summary = summary_of(*steady_run())
+    assert summary["verdict"] == {"status": "VALID", "reasons": []}
+
+
+def late(records, lag_ns):
+    for record in records:
+        if record.outcome is Outcome.OK:
+            record.due_ns = record.sent_ns - lag_ns
+    return records
+
+
+def without_usage(records):
+    for record in records[::2]:
+        record.token_source = "events"
+    return records
+
+
+def one_piece(records):
+    for record in records:
+        if record.event_ns:
+            record.event_ns = [record.event_ns[-1]] * len(record.event_ns)
+            record.first_event_ns, record.reads = record.event_ns[0], 1
+    return records
+
+
+def drop(records, every):
+    for index in range(0, len(records), every):
+        kept = records[index]
+        records[index] = failed_record(
+            index, Outcome.DROPPED, due_ns=kept.due_ns, phase=kept.phase, sent_ns=None, end_ns=None
+        )
+    return records
+
+
+def from_cache(records):
+    for record in records:
+        record.cached_tokens = 256 if record.input_tokens else None
+    return records
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "status"),
+    [
+        (lambda records: late(records, 200 * MS), "client_late", "INVALID"),
+        (lambda records: drop(records, 50), "dropped_arrivals", "SUSPECT"),
+        (lambda records: drop(records, 5), "rate_not_met", "INVALID"),
+        (lambda records: drop(records, 5), "many_errors", "INVALID"),
+        (without_usage, "usage_missing", "SUSPECT"),
+        (one_piece, "buffered", "SUSPECT"),
+        (from_cache, "cache_hits", "SUSPECT"),
+    ],
+    ids=["late", "dropped", "rate", "errors", "usage", "buffered", "cache"],
+)
+def test_each_fault_of_a_run_is_a_reason_with_a_remedy(spoil, code, status):
+    records, context = steady_run()
+    summary = summary_of(spoil(records), context)
+    assert summary["verdict"]["status"] == status
+    reason = next(reason for reason in summary["verdict"]["reasons"] if reason["code"] == code)
+    assert set(reason) == {"code", "severity", "measured", "limit", "message", "hint"}
+    assert reason["hint"]
+    severities = [each["severity"] for each in summary["verdict"]["reasons"]]
+    assert severities == sorted(severities, key=("INVALID", "SUSPECT").index)
+
+
+def test_cache_hits_that_were_asked_for_are_no_reason():
+    records, context = steady_run()
+    summary = summary_of(from_cache(records), replace(context, cache_hits_expected=True))
+    assert "cache_hits" not in codes(summary)
+
+
+@pytest.mark.parametrize("how", ["interrupted", "killed"])
+def test_a_run_that_was_cut_short_is_suspect_and_not_blamed_for_its_rate(how):
+    records, context = steady_run()
+    for index in range(120, 247):
+        records[index] = failed_record(
+            index, Outcome.CANCELLED, due_ns=records[index].due_ns, sent_ns=None, end_ns=None
+        )
+    summary = summary_of(records, replace(context, **{how: True}))
+    assert codes(summary) == ["interrupted"]
+    assert summary["window"]["end_s"] == pytest.approx(29.75, abs=0.1)
+    assert summary["throughput"]["requests_per_s"] == pytest.approx(4, rel=0.1)
+
+
+def test_lateness_is_judged_by_its_largest_value_where_a_p99_is_not_to_be_had():
+    records = [ok_record(i, due_ns=0, sent=20 * MS, events=[120 * MS]) for i in range(3)]
+    assert "client_late" in codes(summary_of(records, open_loop()))

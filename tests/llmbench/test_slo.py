@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import pytest
+
+from llmbench.columns import from_records
+from llmbench.report.summary import summarise
+from llmbench.scenario.objectives import Slo
+from llmbench.slo import exit_code, percent_of_stat
+from tests.llmbench.sample_runs import MS, S, closed_loop, failed_record, limit, ok_record
+
+
+def gate_of(records, *slo, **more):
+    return summarise(from_records(records), closed_loop(slo=slo, **more))["gate"]
+
+
+def answers(num, ttft_ms=100):
+    return [
+        ok_record(i, sent=i * S // 10, events=[i * S // 10 + (ttft_ms + i) * MS, i * S // 10 + S])
+        for i in range(num)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slo", "status"),
+    [
+        (limit("ttft", "p95", 0.5), "PASS"),
+        (limit("ttft", "p95", 0.1), "FAIL"),
+        (limit("ttft", "max", 0.139), "PASS"),  # at the limit is within it
+        (limit("ttft", "mean", 0.119), "FAIL"),
+        (limit("ttft", "p99", 0.5), "INCONCLUSIVE"),  # 40 of the 100 that a p99 needs
+        (limit("errors", "share", 0.0), "PASS"),
+        (limit("goodput", "share", 0.95, higher_is_better=True), "INCONCLUSIVE"),  # no per-request limit
+        (limit("requests_per_s", "rate", 5.0, higher_is_better=True), "PASS"),
+        (limit("output_tokens_per_s", "rate", 500.0, higher_is_better=True), "FAIL"),
+        (limit("send_lag", "p50", 0.001), "INCONCLUSIVE"),  # a closed loop has none
+    ],
+)
+def test_a_limit_is_judged_on_the_point_estimate(slo, status):
+    gate = gate_of(answers(40), slo)
+    assert gate["status"] == gate["checks"][0]["status"] == status
+
+
+def test_a_check_says_what_was_seen_and_how_sure_that_is():
+    (check,) = gate_of(answers(100), limit("ttft", "p95", 0.5))["checks"]
+    assert check["metric"], check["stat"] == ("ttft", "p95")
+    assert check["low"] < check["observed"] < check["high"]
+    assert check["needed_requests"] is None
+
+
+def test_an_undecided_percentile_says_how_many_requests_it_lacks():
+    (check,) = gate_of(answers(40), limit("ttft", "p99", 0.5))["checks"]
+    assert check["observed"] is None
+    assert check["needed_requests"] == 60
+
+
+def test_what_a_pooled_metric_lacks_is_counted_in_requests():
+    records = [ok_record(i, events=range(0, 5 * MS, MS)) for i in range(10)]  # four gaps a request
+    (check,) = gate_of(records, limit("itl", "p99", 0.5))["checks"]
+    assert check["needed_requests"] == 15
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [
+        ((), "NONE"),
+        ((0.5, 0.5), "PASS"),
+        ((0.5, 0.01), "FAIL"),
+    ],
+)
+def test_the_gate_is_the_worst_of_its_checks(limits, status):
+    slo = [limit("ttft", stat, value) for stat, value in zip(("p50", "p90"), limits, strict=False)]
+    assert gate_of(answers(40), *slo)["status"] == status
+
+
+def test_a_failure_outranks_an_undecided_check():
+    slo = (limit("ttft", "p50", 0.01), limit("ttft", "p99", 0.5))
+    assert gate_of(answers(40), *slo)["status"] == "FAIL"
+
+
+def test_the_share_of_errors_is_of_all_requests_that_were_tried():
+    records = answers(10) + [failed_record(10 + i) for i in range(10)]
+    (check,) = gate_of(records, limit("errors", "share", 0.01))["checks"]
+    assert (check["observed"], check["status"]) == (0.5, "FAIL")
+
+
+def test_every_limit_that_a_scenario_can_state_finds_its_statistic():
+    slo = Slo.model_validate(
+        {
+            "ttft": {"p95": "500ms", "p99.5": "1s", "max": "2s"},
+            "tpot": {"mean": "50ms"},
+            "itl": {"p999": "1s"},
+            "chunk_gap": {"p50": "1s"},
+            "e2e": {"p75": "10s"},
+            "time_to_first_answer": {"p90": "1s"},
+            "normalized_latency": {"p50": "1s"},
+            "errors": "1%",
+            "goodput": "95%",
+            "requests_per_s": "1/s",
+            "output_tokens_per_s": "2/s",
+        }
+    )
+    gate = gate_of(answers(1000), *slo.limits)
+    assert len(gate["checks"]) == 13
+    assert {check["status"] for check in gate["checks"]} == {"PASS"} | {
+        check["status"] for check in gate["checks"] if check["observed"] is not None
+    }
+    assert all(check["observed"] is not None for check in gate["checks"])
+
+
+@pytest.mark.parametrize(
+    ("stat", "percent"),
+    [
+        ("p5", 5),
+        ("p50", 50),
+        ("p99", 99),
+        ("p999", 99.9),
+        ("p9999", 99.99),
+        ("p99.5", 99.5),
+        ("mean", None),
+        ("max", None),
+        ("share", None),
+        ("p", None),
+        ("pxx", None),
+    ],
+)
+def test_a_statistics_name_is_read_as_k6_and_people_write_it(stat, percent):
+    assert percent_of_stat(stat) == percent
+
+
+@pytest.mark.parametrize(
+    ("verdict", "gate", "more", "code"),
+    [
+        ("VALID", "NONE", {}, 0),
+        ("VALID", "PASS", {}, 0),
+        ("SUSPECT", "PASS", {}, 0),
+        ("VALID", "FAIL", {}, 99),
+        ("VALID", "INCONCLUSIVE", {}, 98),
+        ("VALID", "INCONCLUSIVE", {"inconclusive": "pass"}, 0),
+        ("VALID", "INCONCLUSIVE", {"inconclusive": "fail"}, 99),
+        ("INVALID", "PASS", {}, 97),
+        ("INVALID", "FAIL", {}, 97),
+        ("INVALID", "FAIL", {"num_ok": 0}, 3),
+        ("INVALID", "FAIL", {"num_ok": 0, "interrupted": True}, 130),
+        ("SUSPECT", "FAIL", {"interrupted": True}, 130),
+    ],
+)
+def test_exit_codes_are_the_contracts(verdict, gate, more, code):
+    assert exit_code(verdict, gate, **({"num_ok": 5} | more)) == code
