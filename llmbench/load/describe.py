@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from llmbench.load.arrivals import NS_PER_S, Instants, Segment
+from llmbench.load.levels import levels
 from llmbench.scenario.model import Load, TimeDistribution
+from llmbench.workload.azure import Trace
 
 _PROCESS = {"constant": "constant", "poisson": "Poisson", "gamma": "gamma"}
 
@@ -64,3 +67,47 @@ def _span(load: Load) -> str:
 def seconds(value_s: float) -> str:
     """`60 s`, `0.5 s`; at most six digits."""
     return f"{value_s:g} s"
+
+
+def warmup_notes(load: Load, segments: list[Segment]) -> tuple[str, ...]:
+    """A warm-up in which nothing can be sent, in words."""
+    if load.warmup_s > 0 and segments[0].start == 0:
+        key = "concurrency" if load.arrivals == "closed" else "rate"
+        return (f"nothing is sent in the warm-up: the first ramp starts at 0 (load.{key} sets it)",)
+    return ()
+
+
+def open_notes(
+    load: Load, trace: Trace | None, *, due: Instants, num_warmup: int, measured_s: float | None
+) -> tuple[str, ...]:
+    """Everything about an open loop that is not as one would expect: what is cut, repeated or never comes."""
+    num_measured = len(due) - num_warmup
+    notes: list[str] = []
+    if trace is not None:
+        notes += trace.notes
+        if load.arrivals == "trace":
+            notes += _replay_notes(load, trace, due=due, num_measured=num_measured, measured_s=measured_s)
+        elif len(due) < len(trace):
+            notes.append(f"lengths of the first {len(due):,} of {len(trace):,} rows of the trace")
+        elif len(due) > len(trace):
+            notes.append(f"the trace's {len(trace):,} rows of lengths are used again from the start")
+    if load.arrivals == "burst" and load.burst is None and load.warmup_s > 0:
+        notes.append("nothing is sent in the warm-up: everything comes at once, at its end")
+    elif load.arrivals not in ("burst", "trace"):
+        notes += warmup_notes(load, levels(load, measured_s))
+    if load.requests is not None and measured_s is not None and num_measured < load.requests:
+        notes.append(f"the time ends first: {num_measured:,} of the {load.requests:,} requests asked")
+    return tuple(notes)
+
+
+def _replay_notes(
+    load: Load, trace: Trace, *, due: Instants, num_measured: int, measured_s: float | None
+) -> list[str]:
+    num_rows, last_s = len(trace), float(due[-1]) / NS_PER_S
+    if len(due) < num_rows:
+        return [f"{len(due):,} of the trace's {num_rows:,} rows are sent; the run ends before the rest"]
+    if measured_s is not None and last_s < load.warmup_s + measured_s - 1:
+        return [f"the trace ends after {last_s:.1f} s, before the duration does"]
+    if load.requests is not None and num_measured < load.requests and measured_s is None:
+        return [f"{load.requests:,} requests asked; the trace has {num_measured:,} after the warm-up"]
+    return []

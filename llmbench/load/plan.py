@@ -28,7 +28,8 @@ from llmbench.load.arrivals import (
     random_due,
     trace_due,
 )
-from llmbench.load.describe import headline
+from llmbench.load.describe import headline, open_notes, warmup_notes
+from llmbench.load.levels import StageSpan, levels, profile, spans
 from llmbench.scenario.model import Load, Scenario, TimeDistribution
 from llmbench.workload.azure import Trace
 from llmbench.workload.lengths import ThinkTimes
@@ -38,19 +39,6 @@ Phase = Literal["warmup", "measure"]
 
 # 160 MB of due instants; more is a typing mistake in a rate or a duration.
 MAX_PLANNED = 20_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSpan:
-    """A stage on the run's time axis: from `start_ns` up to, not including, `end_ns`.
-
-    `start_level` and `end_level` are rates per second in an open loop and users in a closed one.
-    """
-
-    start_ns: int
-    end_ns: int
-    start_level: float
-    end_level: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,7 +158,7 @@ def make_plan(scenario: Scenario, trace: Trace | None = None) -> Plan:
 
 def _closed_plan(scenario: Scenario, measured_s: float | None) -> Plan:
     load = scenario.load
-    segments = _segments(load, measured_s)
+    segments = levels(load, measured_s)
     warmup = [Segment(duration_s=load.warmup_s, start=segments[0].start, end=segments[0].start)]
     steps = concurrency_steps([*(warmup if load.warmup_s > 0 else []), *segments])
     if int(steps.users.max()) > MAX_PLANNED:
@@ -187,10 +175,10 @@ def _closed_plan(scenario: Scenario, measured_s: float | None) -> Plan:
         num_requests=load.requests,
         concurrency=steps,
         think_times=None if think is None else ThinkTimes(think, seed=scenario.seed),
-        stages=_spans(load, segments),
+        stages=spans(load, segments),
         schedule_hash=_closed_hash(scenario, steps, duration_ns, think),
         headline=headline(load, seed=scenario.seed, num_requests=load.requests, trace_path=None),
-        notes=_warmup_notes(load, segments),
+        notes=warmup_notes(load, segments),
     )
 
 
@@ -199,7 +187,7 @@ def _open_plan(scenario: Scenario, measured_s: float | None, trace: Trace | None
     warmup_ns = round(load.warmup_s * NS_PER_S)
     duration_ns = None if measured_s is None else round(measured_s * NS_PER_S)
     end_ns = None if duration_ns is None else warmup_ns + duration_ns
-    rates = _profile(load, measured_s) if load.arrivals in ("constant", "poisson", "gamma") else None
+    rates = profile(load, measured_s) if load.arrivals in ("constant", "poisson", "gamma") else None
     due = _due(scenario, rates, trace, warmup_ns=warmup_ns, end_ns=end_ns)
     num_warmup = int(np.searchsorted(due, warmup_ns, side="left"))
     num_measured = len(due) - num_warmup
@@ -216,7 +204,7 @@ def _open_plan(scenario: Scenario, measured_s: float | None, trace: Trace | None
         num_warmup=num_warmup,
         due_ns=due,
         rates=rates,
-        stages=() if rates is None else _spans(load, _segments(load, measured_s)),
+        stages=() if rates is None else spans(load, levels(load, measured_s)),
         schedule_hash=_open_hash(due, warmup_ns, duration_ns),
         headline=headline(
             load,
@@ -224,7 +212,7 @@ def _open_plan(scenario: Scenario, measured_s: float | None, trace: Trace | None
             num_requests=num_measured,
             trace_path=None if trace is None else trace.path,
         ),
-        notes=_open_notes(load, trace, due=due, num_warmup=num_warmup, measured_s=measured_s),
+        notes=open_notes(load, trace, due=due, num_warmup=num_warmup, measured_s=measured_s),
     )
 
 
@@ -275,84 +263,6 @@ def _expected_until(load: Load, rates: RateProfile | None, until_ns: int) -> flo
     if rates is not None:
         return rates.expected_until(until_ns / NS_PER_S)
     return 0.0 if load.burst is None else until_ns / NS_PER_S / load.burst.every_s * load.burst.size
-
-
-def _segments(load: Load, measured_s: float | None) -> list[Segment]:
-    """Levels over the measured time: rates, or users in a closed loop. Without an end the last level
-    holds.
-    """
-    is_closed = load.arrivals == "closed"
-    level = float((load.concurrency if is_closed else load.rate_per_s) or 0)
-    if not load.stages:
-        return [Segment(duration_s=measured_s or 1.0, start=level, end=level)]
-    segments: list[Segment] = []
-    for stage in load.stages:
-        target = stage.end_concurrency if is_closed else stage.end_rate_per_s
-        end = float(target or 0)
-        segments.append(Segment(duration_s=stage.for_s, start=level if stage.is_ramp else end, end=end))
-        level = end
-    return segments
-
-
-def _profile(load: Load, measured_s: float | None) -> RateProfile:
-    segments = _segments(load, measured_s)
-    first = segments[0].start
-    return RateProfile.of([Segment(duration_s=load.warmup_s, start=first, end=first), *segments])
-
-
-def _spans(load: Load, segments: list[Segment]) -> tuple[StageSpan, ...]:
-    if not load.stages:
-        return ()
-    edges_s = load.warmup_s + np.concatenate(([0.0], np.cumsum([segment.duration_s for segment in segments])))
-    edges_ns = np.rint(edges_s * NS_PER_S).astype(np.int64)
-    return tuple(
-        StageSpan(
-            start_ns=int(edges_ns[number]),
-            end_ns=int(edges_ns[number + 1]),
-            start_level=segment.start,
-            end_level=segment.end,
-        )
-        for number, segment in enumerate(segments)
-    )
-
-
-def _warmup_notes(load: Load, segments: list[Segment]) -> tuple[str, ...]:
-    if load.warmup_s > 0 and segments[0].start == 0:
-        key = "concurrency" if load.arrivals == "closed" else "rate"
-        return (f"nothing is sent in the warm-up: the first ramp starts at 0 (load.{key} sets it)",)
-    return ()
-
-
-def _open_notes(
-    load: Load, trace: Trace | None, *, due: Instants, num_warmup: int, measured_s: float | None
-) -> tuple[str, ...]:
-    notes: list[str] = [] if trace is None else list(trace.notes)
-    num_measured = len(due) - num_warmup
-    if load.arrivals == "trace" and trace is not None:
-        if len(due) < len(trace):
-            notes.append(
-                f"{len(due):,} of the trace's {len(trace):,} rows are sent; the run ends before the rest"
-            )
-        last_s = float(due[-1]) / NS_PER_S
-        if measured_s is not None and len(due) == len(trace) and last_s < load.warmup_s + measured_s - 1:
-            notes.append(f"the trace ends after {last_s:.1f} s, before the duration does")
-        if load.requests is not None and num_measured < load.requests and measured_s is None:
-            notes.append(
-                f"{load.requests:,} requests asked; the trace has {num_measured:,} after the warm-up"
-            )
-    elif trace is not None and len(due) != len(trace):
-        notes.append(
-            f"lengths of the first {len(due):,} of {len(trace):,} rows of the trace"
-            if len(due) < len(trace)
-            else f"the trace's {len(trace):,} rows of lengths are used again from the start"
-        )
-    if load.arrivals == "burst" and load.burst is None and load.warmup_s > 0:
-        notes.append("nothing is sent in the warm-up: everything comes at once, at its end")
-    elif load.arrivals not in ("burst", "trace"):
-        notes += _warmup_notes(load, _segments(load, measured_s))
-    if load.requests is not None and measured_s is not None and num_measured < load.requests:
-        notes.append(f"the time ends first: {num_measured:,} of the {load.requests:,} requests asked")
-    return tuple(notes)
 
 
 def _open_hash(due: Instants, warmup_ns: int, duration_ns: int | None) -> str:
