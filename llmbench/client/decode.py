@@ -56,17 +56,16 @@ def decode_steps(
     answer.end_ns = exchange.end_ns
     status = exchange.status
     if status is not None:
-        headers = {name.lower(): value for name, value in exchange.raw_headers.items()}
         try:
-            chunks = _plain_chunks(exchange, headers)
+            chunks = _plain_chunks(exchange)
         except ValueError as error:
             answer.fail("bad_stream", "protocol", str(error))
             return answer
         body = b"".join(chunks)
-        answer.request_id = _text(headers.get(b"x-request-id"))
+        answer.request_id = _text(exchange.header(b"X-Request-Id"))
         if not 200 <= status < 300:
-            answer.fail("http_error", "http_status", _status_message(status, headers, body))
-        elif _is_event_stream(headers, body):
+            answer.fail("http_error", "http_status", _status_message(status, exchange, body))
+        elif _is_event_stream(exchange, body):
             yield from read_stream(answer, api, body, exchange, chunks, keep_text=keep_text)
         elif exchange.breakage is None:
             _read_document(answer, body, api, streamed=stream)
@@ -83,27 +82,27 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _plain_chunks(exchange: Exchange, headers: dict[bytes, bytes]) -> list[bytes]:
-    coding = headers.get(b"content-encoding", b"identity").strip().lower()
+def _plain_chunks(exchange: Exchange) -> list[bytes]:
+    coding = (exchange.header(b"Content-Encoding") or b"").strip().lower()
     if coding in (b"", b"identity"):
         return exchange.chunks
     return decompress(exchange.chunks, coding.decode("latin-1"))
 
 
-def _is_event_stream(headers: dict[bytes, bytes], body: bytes) -> bool:
-    kind = headers.get(b"content-type", b"").lower()
+def _is_event_stream(exchange: Exchange, body: bytes) -> bool:
+    kind = (exchange.header(b"Content-Type") or b"").lower()
     if b"event-stream" in kind:
         return True
     return b"json" not in kind and looks_like_events(body)
 
 
-def _status_message(status: int, headers: dict[bytes, bytes], body: bytes) -> str:
+def _status_message(status: int, exchange: Exchange, body: bytes) -> str:
     """`HTTP 429: message`, with what a user needs to act: Retry-After, Location."""
     said = error_text(loads(body)) or excerpt(body)
     extra = [
-        f"{name}: {_text(headers[name.lower().encode()])}"
+        f"{name}: {value.decode('latin-1')}"
         for name in ("Retry-After", "Location")
-        if name.lower().encode() in headers
+        if (value := exchange.header(name.encode())) is not None
     ]
     message = f"HTTP {status}" + (f" ({', '.join(extra)})" if extra else "")
     return f"{message}: {said}" if said else message

@@ -76,12 +76,16 @@ class Exchange:
         self.read_ns: list[int] = []
         self.read_chunks: list[int] = []
 
-    def headers(self) -> dict[str, str]:
-        """The response's headers, names in lower case."""
-        return {
-            name.decode("latin-1").lower(): value.decode("latin-1")
-            for name, value in self.raw_headers.items()
-        }
+    def header(self, name: bytes) -> bytes | None:
+        """A header's value, whatever the case of its name; `name` in the common spelling is found at once."""
+        value = self.raw_headers.get(name)
+        if value is not None:
+            return value
+        wanted = name.lower()
+        for other, value in self.raw_headers.items():
+            if len(other) == len(wanted) and other.lower() == wanted:
+                return value
+        return None
 
     def break_off(self, breakage: Breakage, detail: str, end_ns: int) -> None:
         """Ends the exchange as broken; what had arrived is kept."""
