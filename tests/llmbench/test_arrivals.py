@@ -118,7 +118,15 @@ class TestRamps:
 
     def test_the_integral_of_the_rate_is_the_expected_count(self):
         profile = RateProfile.of(self.RAMP)
-        table = [(0, 0), (30, 30), (60, 30 + 30 * (1 + 5.5) / 2), (90, 360), (110, 460), (120, 460), (130, 510)]
+        table = [
+            (0, 0),
+            (30, 30),
+            (60, 30 + 30 * (1 + 5.5) / 2),
+            (90, 360),
+            (110, 460),
+            (120, 460),
+            (130, 510),
+        ]
         for time_s, expected in table:
             assert profile.expected_until(time_s) == pytest.approx(expected)
 
@@ -200,7 +208,9 @@ def test_a_million_requests_at_a_million_a_second_are_planned_quickly(process):
 
 rates = st.floats(0.01, 500.0)
 segments = st.lists(
-    st.builds(Segment, duration_s=st.floats(0.01, 20.0), start=st.just(0.0) | rates, end=st.just(0.0) | rates),
+    st.builds(
+        Segment, duration_s=st.floats(0.01, 20.0), start=st.just(0.0) | rates, end=st.just(0.0) | rates
+    ),
     min_size=1,
     max_size=5,
 )
@@ -293,7 +303,9 @@ class TestTraces:
     def test_limits_cut_the_end_and_only_the_end(self):
         assert trace_due(self.OFFSETS, 1.0, end_ns=250).tolist() == [0, 100, 100]
         assert trace_due(self.OFFSETS, 1.0, warmup_ns=100, num_measured=2).tolist() == [0, 100, 100]
-        assert limit(self.OFFSETS, warmup_ns=0, end_ns=None, num_measured=99).tolist() == self.OFFSETS.tolist()
+        assert (
+            limit(self.OFFSETS, warmup_ns=0, end_ns=None, num_measured=99).tolist() == self.OFFSETS.tolist()
+        )
 
 
 class TestConcurrency:
@@ -323,4 +335,7 @@ class TestConcurrency:
         part = parts[number]
         instant = sum(earlier.duration_s for earlier in parts[:number]) + share * part.duration_s
         line = part.start + share * (part.end - part.start)
-        assert abs(steps.at(round(instant * NS_PER_S)) - line) <= 0.5 + 1e-6 * 50 or share * part.duration_s < 1e-8
+        assert (
+            abs(steps.at(round(instant * NS_PER_S)) - line) <= 0.5 + 1e-6 * 50
+            or share * part.duration_s < 1e-8
+        )
