@@ -6,6 +6,8 @@ holds the events and one gap for each, and little else.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmbench.columns import RequestColumns
-from llmbench.stats import Sample, WeightedValues
+from llmbench.stats import Z95, Sample, WeightedValues
 
 _ROWS_AT_ONCE = 8192
+MIN_STREAMS = 30  # requests; with fewer, a standard error between them is itself too uncertain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +102,56 @@ def _inter_token(columns: RequestColumns, rows: NDArray[np.bool_]) -> Sample:
     rows = rows & columns.has_event_tokens
     pieces = WeightedValues()
     for first in range(0, columns.num_rows, _ROWS_AT_ONCE):
-        gaps, tokens = _Chunk.cut(columns, rows, first).token_gaps()
+        gaps, tokens, _ = _Chunk.cut(columns, rows, first).token_gaps()
         pieces.add(gaps / tokens, tokens)
     return pieces.finish()
+
+
+def itl_intervals(
+    columns: RequestColumns, rows: NDArray[np.bool_], itl: Sample, percents: Sequence[float]
+) -> list[tuple[float, float] | None]:
+    """95 % intervals of pooled inter-token latencies, in nanoseconds, with the request as the unit.
+
+    Gaps of one stream resemble each other, so that an interval for independent values would be far too
+    narrow. The share of gaps below each percentile is a ratio of per-request totals; its standard error, found
+    by linearization, is carried over to the percentile (Woodruff 1952). None below `MIN_STREAMS` requests, or
+    where an end of the interval lies outside the sample.
+    """
+    rows = rows & columns.has_event_tokens
+    limits = [itl.percentile(percent) for percent in percents]
+    below = np.zeros((len(percents), columns.num_rows))
+    totals = np.zeros(columns.num_rows)
+    for first in range(0, columns.num_rows, _ROWS_AT_ONCE):
+        gaps, tokens, row_of = _Chunk.cut(columns, rows, first).token_gaps()
+        span = slice(first, first + _ROWS_AT_ONCE)
+        num = len(totals[span])
+        totals[span] = np.bincount(row_of, weights=tokens, minlength=num)
+        for number, limit in enumerate(limits):
+            within = gaps <= limit * tokens
+            below[number, span] = np.bincount(row_of, weights=tokens * within, minlength=num)
+    streams = totals > 0
+    if streams.sum() < MIN_STREAMS:
+        return [None] * len(percents)
+    return [
+        _carried_over(itl, percent, _standard_error(counts[streams], totals[streams]))
+        for percent, counts in zip(percents, below, strict=True)
+    ]
+
+
+def _standard_error(below: NDArray[np.float64], totals: NDArray[np.float64]) -> float:
+    """Of the ratio sum(below) / sum(totals), requests drawn independently; at least that of a share."""
+    num, total = len(totals), float(totals.sum())
+    share = float(below.sum()) / total
+    residuals = below - share * totals
+    clustered = math.sqrt(num / (num - 1) * float(np.dot(residuals, residuals))) / total
+    return max(clustered, math.sqrt(share * (1 - share) / total))
+
+
+def _carried_over(itl: Sample, percent: float, error: float) -> tuple[float, float] | None:
+    reach = 100 * Z95 * error
+    if percent - reach <= 0 or percent + reach >= 100:
+        return None
+    return itl.percentile(percent - reach), itl.percentile(percent + reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +194,18 @@ class _Chunk:
             longest[self.lengths > 0] = np.maximum.reduceat(gaps, starts)
         return np.where(self.rows, longest, 0)
 
-    def token_gaps(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Gaps to each event with tokens, and its tokens. An event without tokens lengthens the next gap."""
+    def token_gaps(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """Gaps to each event with tokens, that event's tokens, and the gap's row in the chunk.
+
+        An event without tokens lengthens the next gap.
+        """
         is_first = np.zeros(len(self.event_ns), dtype=np.bool_)
         is_first[self.starts()] = True
         kept = self.chosen() & ((self.tokens > 0) | is_first)
         instants, tokens, begins = self.event_ns[kept], self.tokens[kept], is_first[kept]
         inner = ~begins[1:]
-        return np.diff(instants)[inner], tokens[1:][inner]
+        row_of = np.repeat(np.arange(len(self.lengths)), self.lengths)[kept]
+        return np.diff(instants)[inner], tokens[1:][inner], row_of[1:][inner]
 
     def tokens_in_time(self, token_ns: float) -> tuple[int, int]:
         """(tokens, those that came in time) of the chosen rows; see `TokenGaps`."""

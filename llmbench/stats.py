@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 PERCENTILE_METHOD = "exact order statistics, linear interpolation (Hyndman-Fan 7)"
 CONFIDENCE = 0.95
+Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 # Weights kept as groups of their own; rarer ones are repeated, which costs memory but no further searches.
 _MAX_GROUPS = 24
 _CHUNK = 1 << 20
@@ -202,11 +203,11 @@ def _binomial_cdf(count: int, share: float) -> tuple[int, NDArray[np.float64]]:
     return first, np.cumsum(weights) / weights.sum()
 
 
-def share_interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Wilson's score interval of a share (Wilson 1927; for 95 %). None for an empty sample."""
+def share_interval(hits: int, count: int) -> tuple[float, float] | None:
+    """Wilson's score interval of a share (Wilson 1927) at 95 %. None for an empty sample."""
     if count < 1:
         return None
-    z = {0.95: 1.959963984540054, 0.99: 2.5758293035489004}[confidence]
+    z = Z95
     share = hits / count
     centre = share + z * z / (2 * count)
     reach = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llmbench.columns import IntColumn, RequestColumns
 from llmbench.context import RunContext
-from llmbench.gaps import measure_gaps
+from llmbench.gaps import itl_intervals, measure_gaps
 from llmbench.metrics import (
     NS_PER_S,
     BoolRows,
@@ -148,8 +148,11 @@ def _latencies(requests: Requests, context: RunContext, percentiles: Mapping[str
     )
     for name, pooled in (("itl", gaps.itl), ("chunk_gap", gaps.chunk_gap)):
         metrics[name] = describe(pooled, percentiles, unit="s", divisor=NS_PER_S)
-        # Gaps of one stream resemble each other: an interval for independent values would be far too narrow.
+        # Gaps of one stream resemble each other: intervals for independent values would be far too narrow.
         metrics[name]["ci95"] = dict.fromkeys(percentiles)
+    intervals = itl_intervals(requests.columns, succeeded, gaps.itl, list(percentiles.values()))
+    for name, ends in zip(percentiles, intervals, strict=True):
+        metrics["itl"]["ci95"][name] = [end / NS_PER_S for end in ends] if ends else None
     histograms = {name: _histogram_s(samples[name]) for name in ("ttft", "tpot", "e2e")}
     return {"metrics": metrics, "stalls": gaps.stalls(), "histograms": histograms}
 
