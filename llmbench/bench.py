@@ -225,13 +225,11 @@ async def _learn(run: _Run, control: Control) -> None:
     answer = await control.wait_ready(target.ready_timeout_s, alive=alive, waiting=waiting)
     run.info = await control.describe(answer, target.model)
     style = _body_style(run)
-    limits_output = any(
-        workload.output_tokens is not None or workload.path for workload in run.scenario.workloads
-    )
     if target.ignore_eos == "auto":
-        run.ignore_eos = limits_output and await control.accepts_ignore_eos(style)
+        asks_lengths = any(one.output_tokens is not None or one.path for one in run.scenario.workloads)
+        run.ignore_eos = asks_lengths and await control.accepts_ignore_eos(style)
     else:
-        run.ignore_eos = target.ignore_eos
+        run.ignore_eos = target.ignore_eos is True
     if any(workload.kind in _FITTED for workload in run.scenario.workloads):
         run.fit = await _fit(run, control, style)
 
