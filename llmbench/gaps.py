@@ -113,9 +113,9 @@ def itl_intervals(
     """95 % intervals of pooled inter-token latencies, in nanoseconds, with the request as the unit.
 
     Gaps of one stream resemble each other, so that an interval for independent values would be far too
-    narrow. The share of gaps below each percentile is a ratio of per-request totals; its standard error, found
-    by linearization, is carried over to the percentile (Woodruff 1952). None below `MIN_STREAMS` requests, or
-    where an end of the interval lies outside the sample.
+    narrow. The share of gaps below each percentile is a ratio of per-request totals; its standard error,
+    found by linearization, is carried over to the percentile (Woodruff 1952). None below `MIN_STREAMS`
+    requests, or where an end of the interval lies outside the sample.
     """
     rows = rows & columns.has_event_tokens
     limits = [itl.percentile(percent) for percent in percents]
