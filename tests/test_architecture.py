@@ -19,7 +19,7 @@ PACKAGES = ("llmbench", "reference_engine")
 LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
     frozenset({"scenario"}),
-    frozenset({"records", "stats", "context"}),
+    frozenset({"records", "stats", "context", "environment"}),
     frozenset({"columns"}),
     frozenset({"gaps", "parquet"}),
     frozenset({"workload"}),

@@ -47,7 +47,7 @@ def test_help_lists_every_command():
 
 
 def test_help_costs_less_than_a_blink_of_an_eye():
-    # CPU time, not wall time: the promise is 0.3 s on an idle machine (measured: 0.13), and this one may be busy.
+    # CPU time, not wall time: the promise is 0.3 s on an idle machine (measured: 0.13); this one may be busy.
     cpu_s = []
     for _ in range(5):
         process = subprocess.Popen([*LLMBENCH, "--help"], stdout=subprocess.DEVNULL)
