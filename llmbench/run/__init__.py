@@ -1,5 +1,8 @@
 """A run as it happens: when to send, what came back, what is on disk, what a person sees meanwhile.
 
+`reach`           is the target there, what is it, how does it count
+`identity`        what is fixed about a run before its first request
+`session`         a run on the event loop: transport, runner, journals, signals
 `runner`          sends what the plan says and turns every exchange into a record
 `alarm`           waking at an absolute instant
 `slices`          decoding and rendering between socket reads
