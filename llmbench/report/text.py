@@ -57,8 +57,8 @@ def exact_duration(value_s: float) -> str:
 
 
 def exact_rate(value: float) -> str:
-    """A rate that somebody chose: 4/s."""
-    return f"{value:,.6g}/s"
+    """A rate that somebody chose, or that follows from it: 4/s, 21.62/s."""
+    return f"{float(f'{value:.4g}'):,.6g}/s"
 
 
 def is_rate(check: Mapping[str, Any]) -> bool:
@@ -180,10 +180,9 @@ def title_line(summary: Mapping[str, Any]) -> list[str]:
 
 
 def plan_line(summary: Mapping[str, Any]) -> list[str]:
-    """The load in words, how many requests, the seed."""
-    run, counts = summary["run"], summary["counts"]
-    seed = "" if run["seed"] is None else f", seed {run['seed']}"
-    warmup = f" ({counts['warmup']:,} of them warm-up)" if counts["warmup"] else ""
+    """The load in words, how many requests were measured, the seed."""
+    run, measured = summary["run"], summary["counts"]["measured"]
     load = run["load"] or ("open loop" if run["open_loop"] else "closed loop")
-    noun = "request" if counts["planned"] == 1 else "requests"
-    return [load, f"{counts['planned']:,} {noun}{warmup}{seed}"]
+    seed = "" if run["seed"] is None else f", seed {run['seed']}"
+    # What follows three spaces was planned; how many there were is known by now.
+    return [load.split("   ")[0], f"{measured:,} {'request' if measured == 1 else 'requests'}{seed}"]

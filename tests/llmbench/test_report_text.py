@@ -104,6 +104,16 @@ def test_colour_changes_nothing_but_colour():
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == render_summary(summary)
 
 
+def test_the_plan_is_shown_with_the_requests_that_were_measured():
+    records, context = steady_run()
+    context = replace(
+        context, load="open loop, Poisson 4/s for 60 s after 5 s of warm-up   240 requests, seed 7"
+    )
+    text = render_summary(summarise(from_records(records), context), width=100)
+    assert "Poisson 4/s for 60 s after 5 s of warm-up   227 requests, seed 7\n" in text
+    assert "240" not in text
+
+
 def test_the_verdict_stands_before_any_number():
     text = render_summary(summary_of(late_run))
     assert text.index("INVALID") < text.index("p50")
