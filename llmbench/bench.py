@@ -135,7 +135,7 @@ async def _measure(
     session = Session(
         run,
         make_workload(scenario, prepared.data, fit=reached.fit, salt=run.salt),
-        prepared.folder,
+        prepared.folder.path,
         save_text=prepared.save_text,
         observer=prepared.observer,
         engine=engine,

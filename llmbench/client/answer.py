@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+LONGEST_MESSAGE = 1000
+"""Characters of an error message that are kept: servers put whole stack traces into theirs."""
+
 
 class Answer:
     """What the server said and when. Instants are on the exchange's clock; None where nothing happened.
@@ -10,6 +13,7 @@ class Answer:
     event_tokens     tokens of each such event; None where they cannot be told (several choices)
     first_answer_ns  the first output that is not reasoning
     reads            socket reads that brought output
+    is_whole         a stream that said it was over: finish_reason, or [DONE] after some output
     error_kind       http_status, connection, timeout, truncated, protocol, stream_error, empty, not_sse,
                      http_body_error, cancelled
     """
@@ -32,6 +36,7 @@ class Answer:
     request_id: str | None = None
     reasoning: str = ""
     refusal: str = ""
+    is_whole: bool = False
 
     def __init__(self) -> None:
         self.event_ns: list[int] = []
@@ -47,7 +52,7 @@ class Answer:
     def fail(self, outcome: str, kind: str, message: str) -> None:
         """Books a failure; the first one stands."""
         if self.outcome == "ok":
-            self.outcome, self.error_kind, self.error = outcome, kind, message
+            self.outcome, self.error_kind, self.error = outcome, kind, message[:LONGEST_MESSAGE]
 
     def warn(self, code: str) -> None:
         """Marks something odd that did not make the answer a failure."""

@@ -10,8 +10,9 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import httpx
 import orjson
@@ -19,7 +20,12 @@ import orjson
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.errors import TargetRefused, TargetUnreachable
 
-CountTokens = Callable[[str], Awaitable[int | None]]
+
+class CountTokens(Protocol):
+    """Counts a request's prompt tokens, its system message included when there is one."""
+
+    def __call__(self, text: str, system: str | None = None, /) -> Awaitable[int | None]: ...
+
 
 _RETRY_S = 0.25
 _LOADING = frozenset({502, 503, 504})  # a gateway or a server that is still starting
@@ -163,21 +169,21 @@ class Control:
         (vLLM's form), else `usage.prompt_tokens` of a one-token answer. The count is None when it does not.
         """
         if await self._tokenize(style, "the") is not None:
-            return "tokenize", lambda text: self._tokenize(style, text)
-        return "usage", lambda text: self._count_by_usage(style, text)
+            return "tokenize", partial(self._tokenize, style)
+        return "usage", partial(self._count_by_usage, style)
 
-    async def _count_by_usage(self, style: BodyStyle, text: str) -> int | None:
-        response = await self._probe(style, text, {})
+    async def _count_by_usage(self, style: BodyStyle, text: str, system: str | None = None) -> int | None:
+        response = await self._probe(style, text, {}, system)
         if response is None or response.status_code >= 400:
             return None
         usage = _document(response).get("usage") or {}
         count = usage.get("prompt_tokens", usage.get("input_tokens"))
         return count if isinstance(count, int) and count > 0 else None
 
-    async def _tokenize(self, style: BodyStyle, text: str) -> int | None:
+    async def _tokenize(self, style: BodyStyle, text: str, system: str | None = None) -> int | None:
         body: dict[str, Any] = {"model": style.model}
         if style.api == "chat":
-            body["messages"] = [{"role": "user", "content": text}]
+            body["messages"] = _messages(text, system)
         else:
             body["prompt"] = text
         try:
@@ -187,13 +193,16 @@ class Control:
         count = _document(response).get("count") if response.status_code == 200 else None
         return count if isinstance(count, int) and count > 0 else None
 
-    async def _probe(self, style: BodyStyle, text: str, extra: dict[str, Any]) -> httpx.Response | None:
+    async def _probe(
+        self, style: BodyStyle, text: str, extra: dict[str, Any], system: str | None = None
+    ) -> httpx.Response | None:
         """One small request, not streamed. None when the connection failed."""
         self.num_probes += 1
         plain = BodyStyle(
             api=style.api, model=style.model, stream=False, usage=False, extra={**style.extra, **extra}
         )
-        payload = render_body(plain, prompt=text, max_tokens=1)
+        messages = None if system is None else _messages(text, system)
+        payload = render_body(plain, prompt=text, messages=messages, max_tokens=1)
         try:
             return await self._client.post(
                 self._destination.address.url(style.api),
@@ -202,6 +211,11 @@ class Control:
             )
         except httpx.HTTPError:
             return None
+
+
+def _messages(text: str, system: str | None) -> list[dict[str, str]]:
+    user = {"role": "user", "content": text}
+    return [user] if system is None else [{"role": "system", "content": system}, user]
 
 
 def _connect_problem(error: httpx.ConnectError) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from typing import Any
 
 from llmbench.client.answer import Answer
-from llmbench.client.body import error_text, excerpt, loads
+from llmbench.client.body import a_text, an_object, error_text, excerpt, loads, objects
 from llmbench.client.exchange import Breakage, Exchange
 from llmbench.client.sse import decompress, looks_like_events
 from llmbench.client.stream import read_stream
@@ -70,7 +70,7 @@ def decode_steps(
         elif exchange.breakage is None:
             _read_document(answer, body, api, streamed=stream)
     # a stream that had said everything before its connection broke is whole
-    if exchange.breakage is not None and answer.finish_reason is None:
+    if exchange.breakage is not None and not answer.is_whole:
         outcome, kind = _OUTCOME_OF_BREAKAGE[exchange.breakage]
         if outcome == "bad_stream" and status is None:
             outcome, kind = "connect_error", "connection"
@@ -92,7 +92,7 @@ def _plain_chunks(exchange: Exchange) -> list[bytes]:
 def _is_event_stream(exchange: Exchange, body: bytes) -> bool:
     kind = (exchange.header(b"Content-Type") or b"").lower()
     if b"event-stream" in kind:
-        return True
+        return not body.lstrip().startswith(b"{")  # a JSON error under the stream's own content type
     return b"json" not in kind and looks_like_events(body)
 
 
@@ -131,7 +131,7 @@ def _read_document(answer: Answer, body: bytes, api: Api, *, streamed: bool) -> 
         )
         return
     read_usage(answer, document.get("usage"))
-    answer.response_id = document.get("id")
+    answer.response_id = a_text(document.get("id")) or None
     answer.token_source = "usage" if answer.output_tokens is not None else None
     if api == "responses":
         _read_whole_response(answer, document)
@@ -143,30 +143,34 @@ def _read_document(answer: Answer, body: bytes, api: Api, *, streamed: bool) -> 
 
 
 def _read_whole_choices(answer: Answer, document: dict[str, Any]) -> None:
-    for choice in document.get("choices") or ():
-        message = choice.get("message") or {}
-        answer.choices[choice.get("index") or 0] = message.get("content") or choice.get("text") or ""
-        answer.reasoning += message.get("reasoning_content") or message.get("reasoning") or ""
-        answer.refusal += message.get("refusal") or ""
-        for call in message.get("tool_calls") or ():
-            function = call.get("function") or {}
-            answer.tool_calls.append(
-                {"name": function.get("name") or "", "arguments": function.get("arguments") or ""}
-            )
-        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+    for choice in objects(document.get("choices")):
+        message = an_object(choice.get("message"))
+        index = choice.get("index")
+        answer.choices[index if isinstance(index, int) else 0] = a_text(
+            message.get("content") or choice.get("text")
+        )
+        answer.reasoning += a_text(message.get("reasoning_content") or message.get("reasoning"))
+        answer.refusal += a_text(message.get("refusal"))
+        for call in objects(message.get("tool_calls")):
+            answer.tool_calls.append(_tool_call(an_object(call.get("function"))))
+        if choice.get("finish_reason"):
+            answer.finish_reason = str(choice["finish_reason"])
     if answer.finish_reason == "error":
         answer.fail("bad_stream", "stream_error", "finish_reason is 'error'")
 
 
 def _read_whole_response(answer: Answer, document: dict[str, Any]) -> None:
-    answer.finish_reason = "stop" if document.get("status") == "completed" else document.get("status")
-    for item in document.get("output") or ():
-        for part in item.get("content") or ():
+    status = a_text(document.get("status")) or None
+    answer.finish_reason = "stop" if status == "completed" else status
+    for item in objects(document.get("output")):
+        for part in objects(item.get("content")):
             if part.get("type") == "output_text":
-                answer.choices[0] = answer.choices.get(0, "") + (part.get("text") or "")
+                answer.choices[0] = answer.choices.get(0, "") + a_text(part.get("text"))
             elif part.get("type") == "refusal":
-                answer.refusal += part.get("refusal") or ""
+                answer.refusal += a_text(part.get("refusal"))
         if item.get("type") == "function_call":
-            answer.tool_calls.append(
-                {"name": item.get("name") or "", "arguments": item.get("arguments") or ""}
-            )
+            answer.tool_calls.append(_tool_call(item))
+
+
+def _tool_call(function: dict[str, Any]) -> dict[str, str]:
+    return {"name": a_text(function.get("name")), "arguments": a_text(function.get("arguments"))}

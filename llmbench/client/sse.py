@@ -15,8 +15,9 @@ import zlib
 from itertools import accumulate
 from typing import NamedTuple
 
-_BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)")
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+# atomic: once taken, a CRLF is never split into a CR and a LF that would make a blank line of it
+_BLANK_LINE = re.compile(rb"(?>\r\n?|\n)(?>\r\n?|\n)")
+_LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
 _FIELD = re.compile(rb"\s*(?:\xef\xbb\xbf)?(?:data|event|id|retry)?:")
 
@@ -49,10 +50,10 @@ def _split_lf(text: bytes, shift: int) -> list[Event]:
     for number, piece in enumerate(pieces):
         end += len(piece) + 2
         # the common shape first: one line, `data: …`
-        if piece.startswith(b"data: ") and b"\n" not in piece:
+        if piece.startswith(b"data: ") and b"\n" not in piece and len(piece) > 6:
             events.append(Event(None, piece[6:], end if number < last else end - 2))
         elif piece:
-            event = _read_fields(piece.split(b"\n"))
+            event = read_fields(piece.split(b"\n"))
             if event is not None:
                 events.append(Event(event[0], event[1], end if number < last else end - 2))
     return events
@@ -62,21 +63,21 @@ def _split_any(text: bytes, shift: int) -> list[Event]:
     events: list[Event] = []
     start = 0
     for blank in _BLANK_LINE.finditer(text):
-        event = _read_fields(_LINE_END.split(text[start : blank.start()]))
+        event = read_fields(_LINE_END.split(text[start : blank.start()]))
         start = blank.end()
         if event is not None:
             # the CR of a CRLF already ends the line: a LF in a later read completes nothing
             done = start - 1 if text[start - 2 : start] == b"\r\n" else start
             events.append(Event(event[0], event[1], shift + done))
     if start < len(text):
-        event = _read_fields(_LINE_END.split(text[start:]))
+        event = read_fields(_LINE_END.split(text[start:]))
         if event is not None:
             events.append(Event(event[0], event[1], shift + len(text)))
     return events
 
 
-def _read_fields(lines: list[bytes]) -> tuple[bytes | None, bytes] | None:
-    """The (name, data) of one event's lines; None when it has no data field (comments, pings)."""
+def read_fields(lines: list[bytes]) -> tuple[bytes | None, bytes] | None:
+    """The (name, data) of one event's lines; None when it has no data (comments, pings)."""
     name: bytes | None = None
     data: list[bytes] = []
     for line in lines:
@@ -105,11 +106,41 @@ def decompress(chunks: list[bytes], coding: str) -> list[bytes]:
     """
     if coding not in ("gzip", "x-gzip", "deflate"):
         raise ValueError(f"Content-Encoding {coding!r} is not understood")
-    inflater = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, told by the header
+    inflater = _Inflater()
     try:
-        return [inflater.decompress(chunk) for chunk in chunks]
+        return [inflater.feed(chunk) for chunk in chunks]
     except zlib.error as error:
         raise ValueError(f"broken {coding} data: {error}") from error
+
+
+class _Inflater:
+    """Undoes gzip (of one member or several), zlib, and the bare deflate that some servers send for it."""
+
+    def __init__(self) -> None:
+        self._start = b""
+        self._stream = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, told by the header
+        self._is_bare = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What this chunk gives. Raises zlib.error."""
+        if len(self._start) < 2:
+            chunk, self._start = self._start + chunk, (self._start + chunk)[:2]
+            if len(self._start) < 2:
+                return b""
+            self._is_bare = not _has_header(self._start)
+            if self._is_bare:
+                self._stream = zlib.decompressobj(wbits=-15)
+        plain = self._stream.decompress(chunk)
+        while self._stream.eof and self._stream.unused_data and not self._is_bare:
+            rest = self._stream.unused_data
+            self._stream = zlib.decompressobj(wbits=47)
+            plain += self._stream.decompress(rest)
+        return plain
+
+
+def _has_header(start: bytes) -> bool:
+    """Whether two bytes begin gzip (RFC 1952) or zlib (RFC 1950) data."""
+    return start == b"\x1f\x8b" or (start[0] & 15 == 8 and int.from_bytes(start) % 31 == 0)
 
 
 def read_ends(chunks: list[bytes], read_chunks: list[int]) -> list[int]:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from llmbench.client.answer import Answer
-from llmbench.client.body import error_text, excerpt, loads
+from llmbench.client.body import a_text, an_object, error_text, excerpt, loads, objects
 from llmbench.client.exchange import Exchange
-from llmbench.client.sse import Event, split_events
+from llmbench.client.sse import Event, read_fields, split_events
 from llmbench.client.usage import read_usage, says_each, share_tokens
 from llmbench.client.wire import Api
 
@@ -89,11 +89,12 @@ class _StreamReader:
         self._keep_text = keep_text
         self._is_responses = api == "responses"
         self._parts: dict[int, list[str]] = {}
-        self._reasoning: list[str] = []
+        self._reasoning: list[str] = []  # like the text, of the first choice
         self._refusal: list[str] = []
+        self._speaking: set[int] = set()  # choices that carried output
         self._tools: dict[tuple[int, int], dict[str, str]] = {}
         self._ends: list[int] = []  # body offset of each output event's last byte
-        self._sizes: list[int] = []  # bytes or characters of each output event, to share tokens out
+        self._sizes: list[int] = []  # characters of each output event, to share tokens out
         self._counts: list[int] = []  # cumulative completion tokens, of the output events that said them
 
     # ---- walking
@@ -112,6 +113,8 @@ class _StreamReader:
         tries = 3 if len(pieces) >= _WORTH_A_TEMPLATE else 0
         for number, piece in enumerate(pieces, start=1):
             end += len(piece) + 2
+            if number & PAUSE_MASK == 0:
+                yield
             if number == len(pieces):
                 end -= 2  # the last piece has no blank line behind it
             if not self._read_piece(piece, end):
@@ -142,18 +145,23 @@ class _StreamReader:
                 word = piece[num_head:-num_tail]
                 if b'"' not in word and b"\\" not in word and b"\n" not in word:
                     ends.append(end if number < before_last else end - 2)
-                    sizes.append(len(word))
-                    if keep:
-                        words.append(word.decode("utf-8", "replace"))
+                    if keep or not word.isascii():
+                        text = word.decode("utf-8", "replace")
+                        sizes.append(len(text))
+                        if keep:
+                            words.append(text)
+                    else:
+                        sizes.append(len(word))
                     continue
             if not self._read_piece(piece, end if number < before_last else end - 2):
                 return
 
     def _read_piece(self, piece: bytes, end: int) -> bool:
         """What stands between two blank lines; False when it ends the stream."""
-        if piece.startswith(b"data: ") and b"\n" not in piece:
+        if piece.startswith(b"data: ") and b"\n" not in piece and len(piece) > 6:
             return self._read_event(None, piece[6:], end)
-        return all(self._read_event(name, data, end) for name, data, _ in split_events(piece))
+        event = read_fields(piece.split(b"\n"))
+        return event is None or self._read_event(event[0], event[1], end)
 
     def _read_event(self, name: bytes | None, data: bytes, end: int) -> bool:
         """One event; False when it ends the stream."""
@@ -163,9 +171,13 @@ class _StreamReader:
             return False
         answer = self._answer
         document = loads(data)
-        if not isinstance(document, dict):
+        if name == b"error":
+            answer.fail("bad_stream", "stream_error", error_text(document) or excerpt(data))
+        elif not isinstance(document, dict):
+            if data.strip() == b"[DONE]":
+                return self._read_event(None, b"[DONE]", end)
             answer.warn("malformed_event")
-        elif name == b"error" or document.get("error"):
+        elif document.get("error") or document.get("object") == "error" or document.get("type") == "error":
             answer.fail("bad_stream", "stream_error", error_text(document) or excerpt(data))
         elif self._is_responses:
             self._read_responses(document, end)
@@ -179,7 +191,7 @@ class _StreamReader:
         """A chunk of the chat or completions API."""
         answer = self._answer
         usage = document.get("usage")
-        if usage:
+        if usage and isinstance(usage, dict):
             self._usage = usage
         if answer.response_id is None and isinstance(document.get("id"), str):
             answer.response_id = document["id"]
@@ -202,7 +214,9 @@ class _StreamReader:
 
     def _read_choice(self, choice: dict[str, Any], end: int) -> int | None:
         """Keeps one choice's output; returns its length in characters, None when it carries none."""
-        index = choice.get("index") or 0
+        index = choice.get("index")
+        if not isinstance(index, int):
+            index = 0
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             text = choice.get("text")
@@ -214,6 +228,7 @@ class _StreamReader:
         if len(delta) > 1 or size is None:  # most deltas hold the text and nothing else
             more = self._read_other_channels(index, delta, end)
             if more is not None:
+                self._speaking.add(index)
                 size = more if size is None else size + more
         return size
 
@@ -221,11 +236,13 @@ class _StreamReader:
         size: int | None = None
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(thought, str) and thought:
-            self._reasoning.append(thought)
-            size = len(thought)
+            size = self._add_reasoning(index, thought)
+        parts = delta.get("content")
+        if isinstance(parts, list):
+            size = self._read_parts(index, parts, end) or size
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
-            self._refusal.append(refusal)
+            self._refusal += [refusal] if index == 0 else []
             size = (size or 0) + len(refusal)
             self._mark_answer(end)
         calls = delta.get("tool_calls") or delta.get("function_call")
@@ -235,6 +252,22 @@ class _StreamReader:
                 size = (size or 0) + got
                 self._mark_answer(end)
         return size
+
+    def _read_parts(self, index: int, parts: list[Any], end: int) -> int:
+        """Content as a list of parts, as Mistral's API sends it where a model thinks."""
+        size = 0
+        for part in objects(parts):
+            thought, text = a_text(part.get("thinking")), a_text(part.get("text"))
+            if thought:
+                size += self._add_reasoning(index, thought)
+            if text:
+                size += self._add_text(index, text, end)
+        return size
+
+    def _add_reasoning(self, index: int, thought: str) -> int:
+        if index == 0:
+            self._reasoning.append(thought)
+        return len(thought)
 
     def _add_text(self, index: int, text: str, end: int) -> int:
         self._parts.setdefault(index, []).append(text)
@@ -252,7 +285,7 @@ class _StreamReader:
         for position, call in enumerate(calls):
             if not isinstance(call, dict):
                 continue
-            function = call.get("function") or {}
+            function = an_object(call.get("function"))
             index = call.get("index")
             key = (choice, index if isinstance(index, int) else position)
             kept = self._tools.setdefault(key, {"name": "", "arguments": ""})
@@ -283,24 +316,22 @@ class _StreamReader:
         elif kind == "response.output_item.added":
             self._name_call(document)
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
-            self._read_response_end(document.get("response") or {}, kind)
-        elif kind == "error":
-            self._answer.fail("bad_stream", "stream_error", str(document.get("message") or document))
+            self._read_response_end(an_object(document.get("response")), kind)
 
     def _name_call(self, document: dict[str, Any]) -> None:
-        item = document.get("item") or {}
+        item = an_object(document.get("item"))
         if item.get("type") == "function_call":
             call = {"index": document.get("output_index"), "function": {"name": item.get("name")}}
             self._add_calls(0, [call])
 
     def _read_response_end(self, response: dict[str, Any], kind: str) -> None:
         answer = self._answer
-        self._usage = response.get("usage") or self._usage
-        answer.response_id = response.get("id")
+        self._usage = an_object(response.get("usage")) or self._usage
+        answer.response_id = a_text(response.get("id")) or None
         self._done = True
         if kind == "response.failed":
             answer.fail("bad_stream", "stream_error", error_text(response) or "response.failed")
-        incomplete = response.get("incomplete_details") or {}
+        incomplete = an_object(response.get("incomplete_details"))
         reason = incomplete.get("reason") if kind == "response.incomplete" else "stop"
         answer.finish_reason = "length" if reason == "max_output_tokens" else str(reason)
 
@@ -325,11 +356,12 @@ class _StreamReader:
         num_events = len(answer.event_ns)
         if num_events >= 4 and answer.reads == 1:
             answer.warn("buffered")
-        if exchange.breakage is None:
-            if answer.finish_reason is None and not self._done:
-                answer.fail("bad_stream", "truncated", "the stream ended without a finish_reason or [DONE]")
-            elif answer.finish_reason is None and num_events == 0:
+        answer.is_whole = answer.finish_reason is not None or (self._done and num_events > 0)
+        if exchange.breakage is None and not answer.is_whole:
+            if self._done or not b"".join(chunks).strip():
                 answer.fail("bad_stream", "empty", "the stream ended without any output")
+            else:
+                answer.fail("bad_stream", "truncated", "the stream ended without a finish_reason or [DONE]")
 
     def _stamp(self, exchange: Exchange, chunks: list[bytes]) -> None:
         """Offsets become times: an event belongs to the read that brought its last byte."""
@@ -347,11 +379,12 @@ class _StreamReader:
                 stamps += (now,) * (beyond - first)
                 answer.reads += 1
                 first = beyond
+        stamps += read_ns[-1:] * (len(ends) - first)  # bytes that no read was booked for came with the last
         answer.event_ns = stamps
         if self._answer_end is not None:
             answer.first_answer_ns = stamps[bisect_left(ends, self._answer_end)]
         if self._done_end is not None:
-            answer.end_ns = read_ns[bisect_left(read_ends, self._done_end)]
+            answer.end_ns = read_ns[min(bisect_left(read_ends, self._done_end), len(read_ns) - 1)]
 
     def _count_tokens(self) -> None:
         """Usage first, else events. Tokens are laid to the events as well as can be told."""
@@ -367,7 +400,7 @@ class _StreamReader:
             answer.token_source = "usage"  # noqa: S105
         if num_events == 0:
             answer.event_tokens = []
-        elif len(answer.choices) <= 1:
+        elif len(self._speaking | answer.choices.keys()) <= 1:
             answer.event_tokens = share_tokens(total, self._sizes, self._counts)
             if total > num_events and not says_each(self._counts, num_events, total):
                 answer.warn("tokens_shared_out")

@@ -6,6 +6,9 @@ from typing import Any
 
 from llmbench.client.answer import Answer
 
+_MOST_TOKENS = 2**31 - 1
+"""More than any answer has: a larger count is no count (and would not fit the tables)."""
+
 
 def read_usage(answer: Answer, usage: Any) -> None:
     """Takes over the counts of a usage object (chat, completions and responses name them differently)."""
@@ -24,7 +27,7 @@ def read_usage(answer: Answer, usage: Any) -> None:
 def _count(usage: Any, *names: str) -> int | None:
     for name in names:
         value = usage.get(name) if isinstance(usage, dict) else None
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS:
             return value
     return None
 

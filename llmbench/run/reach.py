@@ -131,4 +131,10 @@ async def _fit(scenario: Scenario, control: Control, style: BodyStyle) -> TextFi
         count = tokenizer_count(Path(scenario.target.tokenizer), is_chat=is_chat)
         return await fit_text(count, source="tokenizer", is_chat=is_chat, systems=systems)
     source, by_server = await control.counts(style)
-    return await fit_text(by_server, source=source, is_chat=is_chat, systems=systems)
+    return await fit_text(
+        by_server,
+        source=source,
+        is_chat=is_chat,
+        systems=systems,
+        count_with_system=(lambda system, text: by_server(text, system)) if is_chat else None,
+    )

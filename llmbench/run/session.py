@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,7 +22,6 @@ import orjson
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.environment import allow_many_sockets, quiet_collector
 from llmbench.records import RequestRecord, to_journal
-from llmbench.report.folder import RunFolder
 from llmbench.run.engine_process import EngineProcess
 from llmbench.run.identity import RunIdentity
 from llmbench.run.journal import Journal
@@ -53,7 +53,7 @@ class Session:
         self,
         run: RunIdentity,
         source: RequestSource,
-        folder: RunFolder,
+        folder: Path,
         *,
         save_text: bool = False,
         observer: RunObserver | None = None,
@@ -75,8 +75,8 @@ class Session:
         allow_many_sockets()
         quiet_collector()
         await self._transport.open(self._plan.concurrency_at(0) or _OPEN_LOOP_CONNECTIONS)
-        journal = Journal(self._folder.journal / "requests-0.jsonl", self._on_disk_error)
-        timeline = Journal(self._folder.journal / "timeline-0.jsonl", self._on_disk_error)
+        journal = Journal(self._folder / "journal" / "requests-0.jsonl", self._on_disk_error)
+        timeline = Journal(self._folder / "journal" / "timeline-0.jsonl", self._on_disk_error)
 
         def sink(record: RequestRecord) -> None:
             journal.add(to_journal(record))
@@ -189,7 +189,7 @@ class Session:
             self._engine.process.kill()
         if observer is not None:
             observer.finished()
-        sys.stderr.write(f"left at once; what had ended: llmbench report {self._folder.path}\n")
+        sys.stderr.write(f"left at once; what had ended: llmbench report {self._folder}\n")
         sys.stderr.flush()
         os._exit(130)
 
