@@ -115,11 +115,19 @@ def read_journals(folder: RunFolder, context: RunContext) -> tuple[RequestColumn
     for record in read_journal(journals, damaged):
         if record.index not in seen:
             seen.add(record.index)
+            _distrust_counts(record)
             builder.add(record)
     planned = max(context.planned or 0, max(seen, default=-1) + 1)
     for index in np.setdiff1d(np.arange(planned), builder.indices()).tolist():
         builder.add(_without_record(index, context))
     return builder.finish(), damaged
+
+
+def _distrust_counts(record: RequestRecord) -> None:
+    """Token counts that do not match the events cannot be used; the rest of the record can."""
+    if record.event_tokens is not None and len(record.event_tokens) != len(record.event_ns):
+        record.event_tokens = None
+        record.warnings.append("token_counts_mismatch")
 
 
 def _without_record(index: int, context: RunContext) -> RequestRecord:

@@ -147,6 +147,14 @@ def test_an_answer_that_was_not_streamed_has_no_ttft():
     assert summary["tokens"]["output"] == 40
 
 
+def test_the_body_of_an_answer_that_was_not_streamed_is_no_first_token():
+    """A client may stamp the body as one event; without `first_event_ns` it is none of a stream."""
+    record = ok_record(0, events=[700 * MS], tokens=[40], first_event_ns=None, first_answer_ns=None)
+    summary = summary_of([record])
+    assert metric(summary, "ttft", "count") == metric(summary, "tpot", "count") == 0
+    assert metric(summary, "e2e") == 0.7
+
+
 def test_several_choices_have_no_time_per_token():
     events = [100 * MS, 101 * MS, 150 * MS, 151 * MS]
     record = ok_record(0, events=events, output_tokens=4, reads=4)

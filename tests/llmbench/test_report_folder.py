@@ -174,6 +174,16 @@ def test_a_record_that_is_in_the_journal_twice_counts_once(tmp_path: Path):
     assert rebuild(folder.path).summary["counts"]["planned"] == 10
 
 
+def test_token_counts_that_do_not_match_the_events_cost_only_themselves(tmp_path: Path):
+    records, context = steady_run(3)
+    records[1].event_tokens = [1]
+    folder = new_folder(tmp_path, replace(context, planned=3, num_warmup=0))
+    journal_of(folder, [replace(record, phase="measure") for record in records])
+    summary = rebuild(folder.path).summary
+    assert (summary["metrics"]["ttft"]["count"], summary["metrics"]["tpot"]["count"]) == (3, 2)
+    assert summary["tokens"]["warnings"] == {"token_counts_mismatch": 1}
+
+
 def test_a_kill_between_the_parquet_file_and_the_journals_end_loses_nothing(tmp_path: Path):
     records, context = steady_run(10)
     context = replace(context, planned=10)
