@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import logging
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, cast
 
@@ -150,10 +151,12 @@ def _serve(args: argparse.Namespace) -> int:
         dtype=_dtype(args.dtype, args.device),
         num_threads=args.threads,
     )
+    listener = _bind(args.host, args.port)
     from reference_engine.engine import Engine
 
     name = args.served_model_name or (args.model if args.model != str(folder) else folder.resolve().name)
-    return asyncio.run(_listen(Engine.load(folder, config), name, args))
+    engine = Engine.load(folder, config)
+    return asyncio.run(_listen(engine, name, listener, args))
 
 
 def _dtype(dtype: str, device: Device) -> Dtype:
@@ -162,7 +165,23 @@ def _dtype(dtype: str, device: Device) -> Dtype:
     return "float32" if device == "cpu" else "bfloat16"
 
 
-async def _listen(engine: Engine, name: str, args: argparse.Namespace) -> int:
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the port before the model is loaded: a port in use is known at once.
+
+    It listens only later, so that nobody can connect before requests are taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot listen on {host} port {port}: {reason}") from None
+    return listener
+
+
+async def _listen(engine: Engine, name: str, listener: socket.socket, args: argparse.Namespace) -> int:
     from aiohttp import web
 
     from reference_engine.server import Server
@@ -174,12 +193,9 @@ async def _listen(engine: Engine, name: str, args: argparse.Namespace) -> int:
     # handler_cancellation: a client that leaves cancels its handler, which frees its sequence.
     runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
-    try:
-        site = web.TCPSite(runner, args.host, args.port)
-        await site.start()
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {args.host} port {args.port}: {error.strerror}") from None
-    host, port = runner.addresses[0][:2]
+    site = web.SockSite(runner, listener)
+    await site.start()
+    host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print(f"reference_engine ready at {url} model={name}", flush=True)
     await stop.wait()

@@ -13,6 +13,7 @@ import torch
 from reference_engine.config import EngineConfig, ModelConfig
 from reference_engine.errors import RequestError
 from reference_engine.model import Decoder
+from reference_engine.packing import can_pack, pack_linears
 from reference_engine.runner import Runner
 from reference_engine.scheduler import Scheduler
 from reference_engine.tokenizer import IncrementalDecoder, StopStrings, TextTokenizer
@@ -44,6 +45,8 @@ class Engine:
             torch.set_num_threads(config.num_threads)
         dtype: torch.dtype = getattr(torch, config.dtype)
         model = load_decoder(folder, ModelConfig.from_folder(folder), device=config.device, dtype=dtype)
+        if can_pack(config.device, dtype):
+            pack_linears(model)
         return cls(model, tokenizer or TextTokenizer.from_folder(folder), config)
 
     @property

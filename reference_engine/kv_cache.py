@@ -6,7 +6,10 @@ sequence allowed, and a batch attends over as many positions as its longest memb
 
 from __future__ import annotations
 
-import numpy as np
+import contextlib
+import math
+import mmap
+
 import torch
 from torch import Tensor
 
@@ -23,11 +26,15 @@ class ContiguousCache:
 
     def _slab(self, device: str, dtype: torch.dtype) -> Tensor:
         """Zeros, because masked positions are multiplied by 0 and 0 * NaN is NaN."""
-        if device == "cpu":
-            # numpy's zeros are untouched pages: memory is taken as positions are written, not at start.
-            num_bytes = int(np.prod(self.shape)) * dtype.itemsize
-            return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(self.shape)
-        return torch.zeros(self.shape, device=device, dtype=dtype)
+        if device != "cpu":
+            return torch.zeros(self.shape, device=device, dtype=dtype)
+        # Untouched pages read as zeros and take no memory before they are written. Small pages: with huge
+        # ones the first token of each head of each slot would cost 2 MB, to be cleared in the first step.
+        pages = mmap.mmap(-1, math.prod(self.shape) * dtype.itemsize)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                pages.madvise(mmap.MADV_NOHUGEPAGE)
+        return torch.frombuffer(pages, dtype=dtype).view(self.shape)
 
     def write(self, layer: int, slots: Tensor, positions: Tensor, *, k: Tensor, v: Tensor) -> None:
         """Store `k, v [T, K, D]` at `slots [T], positions [T]`."""

@@ -1,0 +1,144 @@
+"""What a request says depends on the request alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from reference_engine.errors import RequestError
+
+
+def prompts(num, seed=5):
+    dice = random.Random(seed)
+    return {f"r{i}": [dice.randrange(300, 3000) for _ in range(dice.randint(1, 40))] for i in range(num)}
+
+
+def tokens(events):
+    return {name: [event.token_id for event in those] for name, those in events.items()}
+
+
+@pytest.fixture(scope="module")
+def alone(make_tiny_engine, request_of, finish):
+    """Each of twelve requests by itself, greedy."""
+    engine = make_tiny_engine(max_num_seqs=1)
+    out = {}
+    for name, prompt in prompts(12).items():
+        engine.add(request_of(name, prompt))
+        out |= tokens(finish(engine))
+    return out
+
+
+@pytest.mark.parametrize(("max_num_seqs", "seed"), [(12, 0), (12, 1), (5, 2), (2, 3)])
+def test_batched_equals_single_token_for_token_in_any_order(
+    make_tiny_engine, request_of, alone, max_num_seqs, seed
+):
+    engine = make_tiny_engine(max_num_seqs=max_num_seqs)
+    dice = random.Random(seed)
+    waiting = dice.sample(list(prompts(12).items()), 12)
+    got: dict[str, list[int]] = {}
+    while waiting or engine.has_work:
+        for _ in range(min(len(waiting), dice.randint(0, 3))):  # they arrive while others run
+            engine.add(request_of(*waiting.pop()))
+        for event in engine.step():
+            got.setdefault(event.request_id, []).append(event.token_id)
+    assert got == alone
+
+
+def test_a_seed_gives_the_same_text_whatever_else_runs(make_small_engine, request_of, finish):
+    hot = {"temperature": 0.9, "seed": 11, "max_tokens": 20}
+    kinds = {"plain": hot, "k": {**hot, "top_k": 40}, "p": {**hot, "top_p": 0.8}}
+    single = {}
+    for name, sampling in kinds.items():
+        engine = make_small_engine()
+        engine.add(request_of(name, [9, 8, 7], **sampling))
+        single |= tokens(finish(engine))
+    engine = make_small_engine()
+    engine.add(request_of("greedy", [5, 5, 5]))
+    for name, sampling in kinds.items():
+        engine.add(request_of(name, [9, 8, 7], **sampling))
+    together = tokens(finish(engine))
+    assert {name: together[name] for name in kinds} == single
+    engine.add(request_of("other", [9, 8, 7], **{**hot, "seed": 12}))
+    assert tokens(finish(engine))["other"] != single["plain"]
+
+
+def test_aborting_frees_the_slot_at_once_and_disturbs_nobody(make_tiny_engine, request_of, finish, alone):
+    engine = make_tiny_engine(max_num_seqs=2)
+    cases = prompts(12)
+    engine.add(request_of("r0", cases["r0"]))
+    engine.add(request_of("gone", cases["r1"], max_tokens=500))
+    first = engine.step()
+    engine.add(request_of("r2", cases["r2"]))
+    assert {event.request_id for event in engine.step()} == {"r0", "gone"}
+    engine.abort("gone")
+    assert len(engine.scheduler.running) == 1
+    assert {event.request_id for event in engine.step()} == {"r0", "r2"}
+    rest = finish(engine)
+    assert "gone" not in rest
+    assert [event.token_id for event in rest["r2"]] == alone["r2"][1:]
+    assert first[0].token_id == alone["r0"][0]
+    engine.abort("never was")
+
+
+def test_text_of_all_events_is_the_text_of_all_tokens(make_tiny_engine, request_of, finish):
+    engine = make_tiny_engine()
+    for name, prompt in prompts(6).items():
+        engine.add(request_of(name, prompt, temperature=1.5, seed=len(name), max_tokens=60))
+    for events in finish(engine).values():
+        assert "".join(event.text for event in events) == engine.tokenizer.decode(
+            [e.token_id for e in events]
+        )
+        assert [event.num_output_tokens for event in events] == list(range(1, 61))
+        assert [event.finish_reason for event in events] == [None] * 59 + ["length"]
+
+
+def test_a_stop_string_ends_the_text_before_it(make_tiny_engine, request_of, finish):
+    engine = make_tiny_engine()
+    prompt = engine.tokenizer.encode("And God said,")
+    engine.add(request_of("whole", prompt, max_tokens=40))
+    whole = "".join(event.text for event in finish(engine)["whole"])
+    stop = whole[21:26]  # spans tokens, wherever it may lie
+    engine.add(request_of("cut", prompt, max_tokens=40, stop=("never in there", stop)))
+    events = finish(engine)["cut"]
+    assert "".join(event.text for event in events) == whole[: whole.index(stop)]
+    assert events[-1].finish_reason == "stop"
+    assert len(events) < 40
+
+
+def test_the_end_token_ends_a_chat_unless_ignored_and_shows_no_text(make_tiny_engine, request_of, finish):
+    engine = make_tiny_engine()
+    prompt = engine.tokenizer.encode_chat([{"role": "user", "content": "Who's there?"}])
+    asked = {"temperature": 1.0, "seed": 2, "max_tokens": 400}
+    engine.add(request_of("ends", prompt, ignore_eos=False, **asked))
+    engine.add(request_of("goes on", prompt, ignore_eos=True, **asked))
+    events = finish(engine)
+    assert events["ends"][-1].finish_reason == "stop"
+    assert events["ends"][-1].token_id in engine.model_config.eos_token_ids
+    assert "<|" not in "".join(event.text for event in events["ends"])
+    assert len(events["goes on"]) == 400
+    assert not {event.token_id for event in events["goes on"]} & set(engine.tokenizer.control_ids)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "message"),
+    [
+        ([], 1, "no tokens"),
+        ([3072], 1, "outside the vocabulary of 3072"),
+        ([-1], 1, "outside the vocabulary"),
+        ([1] * 90, 7, r"96 tokens, but 90 prompt tokens and max_tokens 7 .*\(97 in all\)"),
+    ],
+)
+def test_what_can_never_be_served_is_refused_with_the_numbers(
+    make_small_engine, request_of, prompt, max_tokens, message
+):
+    engine = make_small_engine()
+    with pytest.raises(RequestError, match=message):
+        engine.add(request_of("a", prompt, max_tokens=max_tokens))
+    assert not engine.has_work
+
+
+def test_the_longest_request_that_fits_is_served(make_small_engine, request_of, finish):
+    engine = make_small_engine()
+    engine.add(request_of("a", [1] * 89, max_tokens=7))
+    assert len(finish(engine)["a"]) == 7
