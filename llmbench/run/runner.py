@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from llmbench.client.answer import Answer
 from llmbench.client.decode import decode_steps
 from llmbench.client.exchange import Exchange, Outgoing, Transport
+from llmbench.client.to_record import fill_record
 from llmbench.client.wire import Api
 from llmbench.load.plan import Plan
 from llmbench.records import Outcome, RequestRecord
@@ -253,8 +253,15 @@ class Runner:
         answer = yield from decode_steps(
             exchange, self._options.api, stream=self._options.stream, keep_text=self._options.save_text
         )
-        record = self._record(spec, phase, due_ns, Outcome(answer.outcome))
-        self._fill(record, exchange, answer)
+        record = self._record(spec, phase, due_ns, Outcome.OK)
+        fill_record(
+            record,
+            exchange,
+            answer,
+            epoch_ns=self.epoch_ns,
+            scrub=self._options.scrub,
+            save_text=self._options.save_text,
+        )
         self._emit(record)
 
     def _record(self, spec: Spec, phase: str, due_ns: int | None, outcome: Outcome) -> RequestRecord:
@@ -270,43 +277,6 @@ class Runner:
             output_tokens_asked=spec.output_tokens_asked,
             worker=self._options.worker,
         )
-
-    def _fill(self, record: RequestRecord, exchange: Exchange, answer: Answer) -> None:
-        """Everything the exchange and its answer tell, on the run's clock."""
-        epoch = self.epoch_ns
-
-        def since(stamp: int | None) -> int | None:
-            return None if stamp is None else stamp - epoch
-
-        record.sent_ns = since(exchange.sent_ns)
-        record.headers_ns = since(exchange.headers_ns)
-        record.event_ns = [stamp - epoch for stamp in answer.event_ns]
-        record.event_tokens = answer.event_tokens
-        record.first_event_ns = record.event_ns[0] if record.event_ns else None
-        record.first_answer_ns = since(answer.first_answer_ns)
-        record.end_ns = since(answer.end_ns)
-        record.reads = answer.reads
-        record.input_tokens = answer.input_tokens
-        record.cached_tokens = answer.cached_tokens
-        record.output_tokens = answer.output_tokens
-        record.reasoning_tokens = answer.reasoning_tokens
-        record.token_source = answer.token_source
-        record.finish_reason = answer.finish_reason
-        record.http_status = exchange.status
-        record.error_kind = answer.error_kind
-        record.error = self._options.scrub(answer.error) if answer.error else None
-        record.request_id = answer.request_id or answer.response_id or exchange.request_id
-        record.warnings = answer.warnings
-        if self._options.save_text:
-            self._fill_text(record, answer)
-
-    def _fill_text(self, record: RequestRecord, answer: Answer) -> None:
-        scrub = self._options.scrub
-        record.text = scrub(answer.text)
-        record.reasoning = scrub(answer.reasoning) or None
-        record.refusal = scrub(answer.refusal) or None
-        if answer.tool_calls:
-            record.tool_calls = scrub(repr(answer.tool_calls))
 
     def _emit(self, record: RequestRecord) -> None:
         self.num_ended += 1

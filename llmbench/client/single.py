@@ -1,0 +1,78 @@
+"""One prompt, sent once over the fast transport: the hot path of a run without a plan."""
+
+from __future__ import annotations
+
+import asyncio
+
+from llmbench.client.address import parse_address
+from llmbench.client.choose import choose, make_transport, proxy_for, tls_context
+from llmbench.client.control import Control
+from llmbench.client.decode import decode
+from llmbench.client.exchange import Exchange, Timeouts, Transport
+from llmbench.client.to_record import fill_record
+from llmbench.client.wire import Api, BodyStyle, Destination, render_body, request_headers
+from llmbench.records import Outcome, RequestRecord
+
+_READY_TIMEOUT_S = 5.0
+
+
+def measure_once(
+    url: str,
+    prompt: str,
+    *,
+    max_tokens: int,
+    model: str = "auto",
+    api: Api = "chat",
+    api_key: str | None = None,
+    timeout_s: float = 120.0,
+) -> tuple[str, RequestRecord]:
+    """The model that answered and the request's record, text included.
+
+    Connects before the clock starts. Raises UsageError for a URL that is none, TargetUnreachable when
+    nothing answers, TargetRefused when the key or the model is refused.
+    """
+    destination = Destination(
+        address=parse_address(url),
+        api=api,
+        headers=request_headers(api_key=api_key, extra={}, stream=True, agent="llmbench"),
+    )
+    return asyncio.run(_measure(destination, prompt, max_tokens, model, api_key, timeout_s))
+
+
+async def _measure(
+    destination: Destination, prompt: str, max_tokens: int, model: str, api_key: str | None, timeout_s: float
+) -> tuple[str, RequestRecord]:
+    tls = tls_context(destination.address, verify=True)
+    async with Control(
+        destination, tls=tls, timeout_s=timeout_s, proxy=proxy_for(destination.address)
+    ) as control:
+        info = await control.describe(await control.wait_ready(_READY_TIMEOUT_S), model)
+    style = BodyStyle(api=destination.api, model=info.model, extra={})
+    payload = render_body(style, prompt=prompt, max_tokens=max_tokens)
+    transport = make_transport(
+        choose("auto", destination.address),
+        destination,
+        Timeouts(total_s=timeout_s, no_progress_s=timeout_s),
+        tls,
+    )
+    await transport.open(1)
+    try:
+        exchange = await _exchange(transport, destination, payload)
+    finally:
+        await transport.close()
+    record = RequestRecord(index=0, phase="measure", outcome=Outcome.OK, output_tokens_asked=max_tokens)
+    fill_record(
+        record,
+        exchange,
+        decode(exchange, destination.api),
+        epoch_ns=exchange.start_ns,
+        scrub=lambda text: text.replace(api_key, "***") if api_key else text,
+        save_text=True,
+    )
+    return info.model, record
+
+
+async def _exchange(transport: Transport, destination: Destination, payload: bytes) -> Exchange:
+    ended: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+    transport.send(destination.frame(0, "measure-0", payload), ended.set_result)
+    return await ended
