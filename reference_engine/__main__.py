@@ -104,8 +104,8 @@ def _add_engine_switches(group: argparse._ArgumentGroup) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="CPU threads of the arithmetic (default: one a core). More lowers both, up to the cores that "
-        "are really free; beyond, both get worse",
+        help="CPU threads of the arithmetic (default: one a core; one in all for models below 20 million "
+        "weights). More lowers both, up to the cores that are really free; beyond, both get much worse",
     )
 
 

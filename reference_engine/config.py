@@ -15,6 +15,10 @@ from reference_engine.errors import ConfigError, ModelError
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
+# Below this many weights a layer takes less time than two threads need to find each other, the more so
+# when a load generator runs on the same cores.
+_SMALL = 20_000_000
+
 # Read from config.json, in Hugging Face's spelling; without them there is no network to build.
 _REQUIRED = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -38,6 +42,14 @@ class ModelConfig:
     rope_theta: float = 10_000.0
     tie_word_embeddings: bool = False
     eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights, without the few of the norms."""
+        heads = (2 * self.num_attention_heads + 2 * self.num_key_value_heads) * self.head_dim
+        layer = self.hidden_size * (heads + 3 * self.intermediate_size)
+        ends = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        return self.num_hidden_layers * layer + ends
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelConfig:
@@ -74,7 +86,7 @@ class EngineConfig:
     max_num_batched_tokens: int
     device: Device = "cpu"
     dtype: Dtype = "float32"
-    num_threads: int | None = None
+    num_threads: int | None = None  # None: one a core
 
     def __post_init__(self) -> None:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"):
@@ -114,7 +126,7 @@ class EngineConfig:
             max_num_batched_tokens=max_num_batched_tokens or max(length, max_num_seqs, 2048),
             device=device,
             dtype=dtype,
-            num_threads=num_threads,
+            num_threads=1 if num_threads is None and model.num_parameters < _SMALL else num_threads,
         )
 
 

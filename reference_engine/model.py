@@ -74,7 +74,9 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        # A given weight skips the random start, which on the meta device imports seconds' worth of torch.
+        rows = torch.empty(config.vocab_size, config.hidden_size)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size, _weight=rows)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
