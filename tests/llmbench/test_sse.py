@@ -65,7 +65,8 @@ def slow_events(body):
 LINE = st.one_of(
     st.sampled_from(
         [b"data: {}", b"data:{}", b"data", b"data:", b"data:  two", b": ping", b":", b"event: error",
-         b"event", b"id: 7", b"retry: 10", b"foo: bar", b"datax: 1", b" data: 1", "data: a\u2028b\u0085".encode(),
+         b"event", b"id: 7", b"retry: 10", b"foo: bar", b"datax: 1", b" data: 1",
+         "data: a\u2028b\u0085".encode(),
          b"data: \x0b\x0c\x1c\x1d", BOM + b"data: late mark", b"data: [DONE]", b"data: a:b: c"]
     ),
     st.binary(max_size=6).map(lambda raw: b"data: " + raw.replace(b"\r", b"").replace(b"\n", b"")),

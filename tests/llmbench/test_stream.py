@@ -15,7 +15,8 @@ from tests.llmbench.exchanges import DONE, cut, delta, event, exchange_of, facts
 
 WORDS = st.sampled_from(
     ["Hello", " world", "!", "a", "c-1", "content", "x", "delta", "null", "stop", "0", '"', '\\"', "\\",
-     "\\\\", "\n", "\n\n", "\r", "\t", "\x01", "data: ", "[DONE]", "data: [DONE]", "你好", "é", "🚀", "\u2028",
+     "\\\\", "\n", "\n\n", "\r", "\t", "\x01", "data: ", "[DONE]", "data: [DONE]", "你好", "é", "🚀",
+     "\u2028",
      "\u0085", "\ufffd", "⌁", "", '","', "}", '"}}]}', " " * 40]
 ) | st.text(max_size=6)  # fmt: skip
 
