@@ -336,7 +336,21 @@ def test_a_run_bounded_by_requests_is_measured_from_its_first_to_its_last_send()
     columns = from_records(records)
     window = measured_window(derive(columns, closed_loop()), closed_loop())
     assert (window.start_ns, window.end_ns, window.kind) == (0, 10 * S, "first to last send")
-    assert summary_of(records)["throughput"]["requests_per_s"] == 1.0
+    rates = summary_of(records)["throughput"]
+    # Eleven sends lie ten seconds apart: 1/s, not 1.1/s.
+    assert rates["sent_requests_per_s"] == 1.0
+    # The last answer ends after the last send.
+    assert rates["requests_per_s"] == 1.0
+
+
+def test_a_few_long_requests_are_measured_until_their_last_end():
+    records = [
+        ok_record(i, sent=i * S, events=[i * S + 2500 * MS], end_ns=i * S + 2500 * MS) for i in range(4)
+    ]
+    summary = summary_of(records)
+    # One of four ends before the last send: too few to call that a rate.
+    assert summary["window"]["kind"] == "first send to last end"
+    assert summary["throughput"]["requests_per_s"] == pytest.approx(4 / 5.5)
 
 
 def test_a_burst_is_measured_until_its_last_end():
