@@ -89,21 +89,35 @@ def test_the_readmes_scenario_validates_and_shows_the_defaults_it_claims(tmp_pat
     assert check.message == ""
 
 
-def test_the_readmes_python_runs(mock_server):
-    url = mock_server("--ttft", "5ms", "--itl", "1ms")
-    script, test = (block.replace("http://127.0.0.1:8000", url) for block in blocks("python"))
-    printed = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, encoding="utf-8", check=True
+def run_script(script: str, url: str, folder: Path) -> str:
+    """What a script of the README prints, tried on the server at `url`; its warnings are errors."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", script.replace("http://127.0.0.1:8000", url)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        cwd=folder,
     ).stdout
+
+
+def test_the_readmes_measurement_adds_up(mock_server, tmp_path):
+    printed = run_script(blocks("python")[0], mock_server("--ttft", "5ms", "--itl", "1ms"), tmp_path)
     ttft, tpot, tokens, e2e = map(float, printed.split())
     assert ttft + tpot * 31 == pytest.approx(e2e)
     assert tokens > 32
-    assert "def test_" in test  # tried in the next test
+
+
+def test_the_readmes_run_in_python_leaves_its_folder(mock_server, tmp_path):
+    printed = run_script(blocks("python")[1], mock_server("--ttft", "5ms", "--itl", "1ms"), tmp_path)
+    folder, ttft, code = printed.split()
+    assert (tmp_path / folder / "requests.parquet").exists()
+    assert float(ttft) > 0.005
+    assert int(code) in MEASURED
 
 
 def test_the_readmes_latency_test_passes(mock_server, pytester):
     url = mock_server("--ttft", "5ms", "--itl", "1ms")
-    pytester.makepyfile(blocks("python")[1])
+    pytester.makepyfile(blocks("python")[2])
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmbench-url", url).assert_outcomes(passed=1)
 
 

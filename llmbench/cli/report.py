@@ -31,4 +31,4 @@ def command(
     if as_json:
         print_json(rebuilt.summary)
     else:
-        print_summary(rebuilt.summary, report_path=rebuilt.folder.path)
+        print_summary(rebuilt.summary, report_path=rebuilt.folder.summary_md)
