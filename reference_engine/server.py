@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -27,6 +28,7 @@ from reference_engine.protocol import (
     CompletionBody,
     DetokenizeBody,
     GenerationBody,
+    Message,
     Shape,
     TokenizeBody,
     error_body,
@@ -38,6 +40,7 @@ from reference_engine.types import GenerationRequest, TokenEvent
 logger = logging.getLogger(__name__)
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_BODY_BYTES = 32 * 1024 * 1024
+LONG_TEXT = 20_000  # characters from which tokenizing gets a thread, lest it stall everyone's streams
 OPEN_PATHS = ("/health", "/version")  # need no key, so that a probe can ask
 
 
@@ -97,7 +100,7 @@ class Server:
         """`POST /v1/chat/completions`."""
         body = parse_body(ChatBody, await http.read())
         self._check_model(body.model)
-        prompt = self.engine.tokenizer.encode_chat([message.flat() for message in body.messages])
+        prompt = await self._encode_chat(body.messages)
         room = max(1, self.engine.config.max_model_len - len(prompt))
         return await self._answer(http, self._job(body, prompt, default_max_tokens=room))
 
@@ -106,7 +109,7 @@ class Server:
         body = parse_body(CompletionBody, await http.read())
         self._check_model(body.model)
         prompt = body.one_prompt()
-        ids = self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = await self._encode(prompt) if isinstance(prompt, str) else prompt
         return await self._answer(http, self._job(body, ids, default_max_tokens=16))
 
     async def models(self, _http: web.Request) -> web.Response:
@@ -124,12 +127,9 @@ class Server:
         """`POST /tokenize`, as vLLM has it."""
         body = parse_body(TokenizeBody, await http.read())
         if body.messages is None:
-            tokens = self.engine.tokenizer.encode(body.prompt or "")
+            tokens = await self._encode(body.prompt or "")
         else:
-            messages = [message.flat() for message in body.messages]
-            tokens = self.engine.tokenizer.encode_chat(
-                messages, add_generation_prompt=body.add_generation_prompt
-            )
+            tokens = await self._encode_chat(body.messages, is_open=body.add_generation_prompt)
         answer = {"count": len(tokens), "tokens": tokens, "max_model_len": self.engine.config.max_model_len}
         return web.json_response(answer)
 
@@ -166,6 +166,16 @@ class Server:
             raise _refusal(web.HTTPNotFound, message, param="model", code="model_not_found")
         if self.is_draining or not self.thread.is_alive:
             raise _refusal(web.HTTPServiceUnavailable, "the server is shutting down or has failed")
+
+    async def _encode(self, text: str) -> list[int]:
+        encode = self.engine.tokenizer.encode
+        return encode(text) if len(text) < LONG_TEXT else await asyncio.to_thread(encode, text)
+
+    async def _encode_chat(self, messages: list[Message], *, is_open: bool = True) -> list[int]:
+        flat = [message.flat() for message in messages]
+        encode = partial(self.engine.tokenizer.encode_chat, flat, add_generation_prompt=is_open)
+        is_long = sum(len(message["content"]) for message in flat) >= LONG_TEXT
+        return await asyncio.to_thread(encode) if is_long else encode()
 
     def _job(self, body: GenerationBody, prompt: list[int], *, default_max_tokens: int) -> Job:
         is_chat = isinstance(body, ChatBody)
