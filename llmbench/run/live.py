@@ -7,6 +7,7 @@ here measures, and painting must not disturb who does: a frame is a few formatte
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Final, Protocol, TextIO
@@ -76,8 +77,7 @@ class PlainLines:
         """Every line is out already."""
 
     def _print(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        _show(self._stream, text + "\n")
 
 
 class RewrittenBlock:
@@ -106,9 +106,15 @@ class RewrittenBlock:
             self._paint([])
 
     def _paint(self, lines: list[str]) -> None:
-        self._stream.write(repaint(lines, self._num_lines, terminal_width(self._stream)))
-        self._stream.flush()
+        _show(self._stream, repaint(lines, self._num_lines, terminal_width(self._stream)))
         self._num_lines = len(lines)
+
+
+def _show(stream: TextIO, text: str) -> None:
+    """Writes what can be written: a reader of the progress that leaves must not end the measurement."""
+    with contextlib.suppress(OSError):
+        stream.write(text)
+        stream.flush()
 
 
 def observer_for(stream: TextIO, *, is_live: bool) -> RunObserver:

@@ -159,6 +159,21 @@ def test_no_line_of_the_block_wraps(width: int):
     assert all(len(line) < width for line in painted.splitlines())
 
 
+class Closed(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("view", [PlainLines(Closed()), RewrittenBlock(Closed())], ids=["lines", "block"])
+def test_a_reader_that_leaves_does_not_end_the_measurement(view):
+    view.started("chat-steady", None, None)
+    view.progress(HALFWAY)
+    view.finished()
+
+
 @pytest.mark.parametrize(
     ("term", "is_terminal", "is_live", "kind"),
     [
