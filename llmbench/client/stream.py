@@ -21,9 +21,11 @@ from llmbench.client.sse import Event, read_fields, split_events
 from llmbench.client.usage import read_usage, says_each, share_tokens
 from llmbench.client.wire import Api
 
-PAUSE_MASK = 127
-"""A pause after every 128 events: some 0.2 ms of work at most."""
-_WORTH_A_TEMPLATE = 8  # pieces a body must have for a template to pay off
+PAUSE_EVERY = 64
+"""Events parsed in full between two pauses: some 0.2 ms of work."""
+SLAB = 1 << 14
+"""Bytes of like events read between two pauses: less work than that, unless every event is odd."""
+_WORTH_A_TEMPLATE = 1 << 11  # bytes that a body must have for a template to pay off
 _MARK = "\u2301"  # stands for the word when a template is checked
 
 
@@ -35,7 +37,7 @@ def read_stream(
     if b"\r" in body or body.startswith(b"\xef\xbb\xbf") or api == "responses":
         yield from reader.read_events(split_events(body))
     else:
-        yield from reader.read_pieces(body.split(b"\n\n"))
+        yield from reader.read_body(body)
     reader.settle(exchange, chunks)
 
 
@@ -104,57 +106,92 @@ class _StreamReader:
         for number, (name, data, end) in enumerate(events):
             if not self._read_event(name, data, end):
                 return
-            if number & PAUSE_MASK == PAUSE_MASK:
+            if number % PAUSE_EVERY == PAUSE_EVERY - 1:
                 yield
 
-    def read_pieces(self, pieces: list[bytes]) -> Iterator[None]:
-        """A body with LF line ends, cut at its blank lines."""
-        end = 0
-        tries = 3 if len(pieces) >= _WORTH_A_TEMPLATE else 0
-        for number, piece in enumerate(pieces, start=1):
-            end += len(piece) + 2
-            if number & PAUSE_MASK == 0:
-                yield
-            if number == len(pieces):
-                end -= 2  # the last piece has no blank line behind it
-            if not self._read_piece(piece, end):
-                return
-            if tries and self._ends and self._ends[-1] == end:
-                tries -= 1
-                template = learn_template(piece)
-                if template is not None:
-                    yield from self._read_alike(pieces[number:], end, template)
+    def read_body(self, body: bytes) -> Iterator[None]:
+        """A body with LF line ends: event by event until a template is learned, then slab by slab."""
+        template: _Template | None = None
+        tries = 3 if len(body) >= _WORTH_A_TEMPLATE else 0
+        start, num_read = 0, 0
+        while start < len(body):
+            blank = body.rfind(b"\n\n", start, start + SLAB) if template is not None else -1
+            if blank < 0:
+                blank = body.find(b"\n\n", start)
+            stop = len(body) if blank < 0 else blank + 2
+            if template is not None:
+                if not self._read_slab(body[start:stop], start, template):
                     return
+                yield
+            else:
+                piece = body[start : blank if blank >= 0 else stop]
+                if not self._read_piece(piece, stop):
+                    return
+                if tries and self._ends and self._ends[-1] == stop:
+                    tries -= 1
+                    template = learn_template(piece)
+                num_read += 1
+                if num_read % PAUSE_EVERY == 0:
+                    yield
+            start = stop
 
-    def _read_alike(self, pieces: list[bytes], end: int, template: _Template) -> Iterator[None]:
-        """The rest of a body whose events mostly differ by one word: told by their first and last bytes.
+    def _read_slab(self, slab: bytes, start: int, template: _Template) -> bool:
+        """A stretch of whole events, most of which differ from the template by their word only.
 
-        A word is taken as it stands when it has no quote, backslash or line feed; all else is parsed in full.
+        Cut at "end of one like event, start of the next", a slab falls into words. Where one of them holds
+        more than a plain word (an escape, an event of another kind), that stretch is parsed in full.
         """
         head, tail = template
-        num_head, num_tail = len(head), len(tail)
-        shortest = num_head + num_tail + 1
-        ends, sizes, keep = self._ends, self._sizes, self._keep_text
-        words = self._parts.setdefault(0, [])
-        before_last = len(pieces) - 1
-        for number, piece in enumerate(pieces):
+        between = tail + b"\n\n" + head
+        first, *words = slab.split(between)
+        if not words:
+            return self._read_pieces(first, start)
+        if not self._read_pieces(first + tail + b"\n\n", start):
+            return False
+        last = words.pop()
+        start += len(first) + len(between)
+        joined = b"".join(words)
+        if b'"' in joined or b"\\" in joined or b"\n" in joined or b"" in words:
+            for word in words:
+                if not self._read_word(word, start, template):
+                    return False
+                start += len(word) + len(between)
+        elif words:
+            sizes = [*map(len, words)]
+            steps = [size + len(between) for size in sizes]
+            steps[0] = start + sizes[0] + len(tail) + 2
+            start += len(joined) + len(between) * len(words)
+            self._add_words(words, sizes, [*accumulate(steps)])
+        return self._read_pieces(head + last, start - len(head))
+
+    def _read_word(self, word: bytes, start: int, template: _Template) -> bool:
+        """What stands between the head of one like event and the tail of the same or a later one."""
+        head, tail = template
+        if b'"' in word or b"\\" in word or b"\n" in word or not word:
+            return self._read_pieces(head + word + tail + b"\n\n", start - len(head))
+        self._add_words([word], [len(word)], [start + len(word) + len(tail) + 2])
+        return True
+
+    def _add_words(self, words: list[bytes], sizes: list[int], ends: list[int]) -> None:
+        """Plain words of the first choice's text: one event each. `sizes` are bytes."""
+        self._mark_answer(ends[0])
+        self._speaking.add(0)
+        self._ends += ends
+        if self._keep_text or not all(map(bytes.isascii, words)):
+            texts = [word.decode("utf-8", "replace") for word in words]
+            self._parts.setdefault(0, []).extend(texts)
+            self._sizes += map(len, texts)
+        else:
+            self._sizes += sizes
+
+    def _read_pieces(self, text: bytes, start: int) -> bool:
+        """Some events, each parsed in full; False when one of them ends the stream."""
+        end = start
+        for piece in text.split(b"\n\n"):
             end += len(piece) + 2
-            if number & PAUSE_MASK == PAUSE_MASK:
-                yield
-            if piece.startswith(head) and piece.endswith(tail) and len(piece) >= shortest:
-                word = piece[num_head:-num_tail]
-                if b'"' not in word and b"\\" not in word and b"\n" not in word:
-                    ends.append(end if number < before_last else end - 2)
-                    if keep or not word.isascii():
-                        text = word.decode("utf-8", "replace")
-                        sizes.append(len(text))
-                        if keep:
-                            words.append(text)
-                    else:
-                        sizes.append(len(word))
-                    continue
-            if not self._read_piece(piece, end if number < before_last else end - 2):
-                return
+            if not self._read_piece(piece, min(end, start + len(text))):
+                return False
+        return True
 
     def _read_piece(self, piece: bytes, end: int) -> bool:
         """What stands between two blank lines; False when it ends the stream."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llmbench.client.answer import Answer
 from llmbench.client.decode import decode, decode_steps
 from llmbench.client.sse import split_events
-from llmbench.client.stream import PAUSE_MASK, _StreamReader, learn_template
+from llmbench.client.stream import PAUSE_EVERY, SLAB, _StreamReader, learn_template
 from tests.llmbench.exchanges import DONE, cut, delta, event, exchange_of, facts, usage
 
 WORDS = st.sampled_from(
@@ -184,5 +184,6 @@ def test_a_long_answer_pauses_whatever_its_events_are():
     alike = b"".join(event(delta(content=f"w{n}")) for n in range(1000))
     thinking = b"".join(event(delta(reasoning=f"w{n}")) for n in range(1000))
     windows = thinking.replace(b"\n", b"\r\n")
-    for body in (alike, thinking, windows):
-        assert Counting(body + DONE).pauses >= 1000 // (PAUSE_MASK + 1)
+    for body in (thinking, windows):
+        assert Counting(body + DONE).pauses >= 1000 // PAUSE_EVERY
+    assert Counting(alike + DONE).pauses >= len(alike) // SLAB
