@@ -84,9 +84,12 @@ def run_scenario(
         observer=observer,
         command_line=command_line,
     )
-    with _target(scenario, prepared) as (reachable, engine):
-        run, facts = _on_event_loop(lambda: _measure(reachable, prepared, engine))
-        died = engine.obituary() if engine is not None and facts.engine_died else None
+    try:
+        with _target(scenario, prepared) as (reachable, engine):
+            run, facts = _on_event_loop(lambda: _measure(reachable, prepared, engine))
+            died = engine.obituary() if engine is not None and facts.engine_died else None
+    finally:
+        prepared.folder.remove_if_unused()
     return _conclude(run, facts, prepared, died)
 
 

@@ -13,6 +13,7 @@ Knows paths and bytes, nothing of what the numbers mean.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -86,6 +87,12 @@ class RunFolder:
     def write_run(self, run: Mapping[str, Any]) -> None:
         """Replace run.json. Secrets must be masked already."""
         write_json(self.run_json, run)
+
+    def remove_if_unused(self) -> None:
+        """Leaves nothing behind of a run that ended before it wrote anything."""
+        with contextlib.suppress(OSError):  # rmdir removes empty directories only
+            self.journal.rmdir()
+            self.path.rmdir()
 
     def remove_journal(self) -> None:
         """Only after requests.parquet is complete: until then the journal is all there is."""

@@ -289,3 +289,13 @@ def test_the_requests_timeline_counts_what_fell_in_each_second():
 
 def test_no_requests_no_timeline():
     assert request_rows(from_records([])) == []
+
+
+def test_a_run_that_never_began_leaves_no_folder_and_one_that_did_is_kept(tmp_path):
+    unused = create(tmp_path, "unused", START)
+    unused.remove_if_unused()
+    assert not unused.path.exists()
+    used = create(tmp_path, "used", START)
+    (used.journal / "requests-0.jsonl").write_text("{}\n", encoding="utf-8")
+    used.remove_if_unused()
+    assert used.journal.exists()
