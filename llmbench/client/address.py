@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from llmbench.errors import UsageError
 
 API_PATHS = {"chat": "chat/completions", "completions": "completions", "responses": "responses"}
+_PASTED = (*API_PATHS.values(), "models")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +50,20 @@ def parse_address(url: str, unix_socket: str | None = None) -> Address:
     text = url.strip()
     if "://" not in text:
         text = f"http://{text}"
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise UsageError(f"target.url: {url}: {error}; write http://HOST:PORT") from error
     if parts.scheme not in ("http", "https"):
         raise UsageError(f"target.url: {url}: the scheme is {parts.scheme!r}; use http:// or https://")
+    if "[" not in parts.netloc and parts.netloc.rpartition("@")[2].count(":") > 1:
+        raise UsageError(f"target.url: {url}: an IPv6 address needs brackets, as in http://[::1]:8000")
     try:
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise UsageError(
-            f"target.url: {url}: {error}; an IPv6 address needs brackets, as in http://[::1]:8000"
-        ) from error
+        raise UsageError(f"target.url: {url}: {error}; a port is a number from 1 to 65535") from error
     if not host:
         raise UsageError(f"target.url: {url}: no host; write http://HOST:PORT")
-    if "[" not in parts.netloc and parts.netloc.rpartition("@")[2].count(":") > 1:
-        raise UsageError(f"target.url: {url}: an IPv6 address needs brackets, as in http://[::1]:8000")
     tls = parts.scheme == "https"
     return Address(
         tls=tls,
@@ -74,7 +76,7 @@ def parse_address(url: str, unix_socket: str | None = None) -> Address:
 
 def _root_path(path: str) -> str:
     trimmed = path.rstrip("/")
-    for tail in API_PATHS.values():
+    for tail in _PASTED:
         if trimmed.endswith(f"/v1/{tail}"):
             trimmed = trimmed[: -len(tail) - 1]
     if trimmed.endswith("/v1") or trimmed == "v1":

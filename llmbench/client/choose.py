@@ -62,6 +62,7 @@ def make_transport(
     name: TransportName, destination: Destination, timeouts: Timeouts, tls: ssl.SSLContext | None
 ) -> Transport:
     """The transport of that name; the library behind it is imported only now."""
+    proxy = proxy_for(destination.address)
     match name:
         case "fast":
             from llmbench.client.http1 import FastTransport
@@ -70,8 +71,8 @@ def make_transport(
         case "aiohttp":
             from llmbench.client.aiohttp_transport import AiohttpTransport
 
-            return AiohttpTransport(destination, timeouts, tls=tls)
+            return AiohttpTransport(destination, timeouts, tls=tls, proxy=proxy)
         case "httpx":
             from llmbench.client.httpx_transport import HttpxTransport
 
-            return HttpxTransport(destination, timeouts, tls=tls)
+            return HttpxTransport(destination, timeouts, tls=tls, proxy=proxy)

@@ -47,18 +47,22 @@ class Deadlines:
 
     def expire_all(self, breakage: Breakage, detail: str) -> None:
         """Ends every exchange now."""
-        for expire in list(self._live.values()):
-            expire(breakage, detail)
+        for exchange, expire in list(self._live.items()):
+            if exchange in self._live:  # not ended meanwhile, by what another one's end set off
+                expire(breakage, detail)
 
     def _sweep(self) -> None:
         now = self._clock()
         total_ns = round(self._timeouts.total_s * 1e9)
         silence_ns = round(self._timeouts.no_progress_s * 1e9)
         for exchange, expire in list(self._live.items()):
+            if exchange not in self._live:
+                continue
+            last_ns = exchange.last_sign_ns
             if now - exchange.start_ns > total_ns:
                 expire("timeout", f"no end after {self._timeouts.total_s:g} s (target.timeout)")
             # before the headers a server may be queueing: only the whole-request timeout applies
-            elif exchange.headers_ns is not None and now - exchange.last_ns > silence_ns:
+            elif last_ns is not None and now - last_ns > silence_ns:
                 expire(
                     "no_progress",
                     f"nothing arrived for {self._timeouts.no_progress_s:g} s (target.no_progress_timeout)",

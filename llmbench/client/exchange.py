@@ -49,7 +49,6 @@ class Exchange:
     sent_ns      when the last byte of the request was handed to the socket
     connect_ns   nanoseconds spent connecting; None on a kept connection
     headers_ns   the read that completed the response's head
-    last_ns      the latest sign of life, for the no-progress timeout
     chunks       body bytes in order of arrival, transfer coding removed, content coding kept
     read_ns      one stamp for each socket read that brought body bytes
     read_chunks  for each such read, how many `chunks` had arrived when it was done
@@ -71,10 +70,15 @@ class Exchange:
     def __init__(self, index: int, request_id: str, start_ns: int) -> None:
         self.index = index
         self.request_id = request_id
-        self.start_ns = self.last_ns = start_ns
+        self.start_ns = start_ns
         self.chunks: list[bytes] = []
         self.read_ns: list[int] = []
         self.read_chunks: list[int] = []
+
+    @property
+    def last_sign_ns(self) -> int | None:
+        """When the response last made progress; None before its head was there."""
+        return self.read_ns[-1] if self.read_ns else self.headers_ns
 
     def header(self, name: bytes) -> bytes | None:
         """A header's value, whatever the case of its name; `name` in the common spelling is found at once."""
@@ -93,6 +97,9 @@ class Exchange:
         self.detail = detail
         self.end_ns = end_ns
 
+
+LINGER_S = 0.05
+"""How long a message may go on after `data: [DONE]`; then its connection is given up."""
 
 Done = Callable[[Exchange], None]
 """Called once for each exchange, on the event loop, when it has ended in whatever way."""

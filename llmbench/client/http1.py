@@ -14,27 +14,27 @@ undo the transfer coding (in C), keep the bytes. No event is looked at before th
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar, cast
 
 import httptools
 
 from llmbench.client.deadlines import Deadlines
-from llmbench.client.exchange import Breakage, Done, Exchange, Outgoing, Timeouts
+from llmbench.client.exchange import LINGER_S, Breakage, Done, Exchange, Outgoing, Timeouts
+from llmbench.client.sse import says_done
 from llmbench.client.wire import Destination
 
 IDLE_LIMIT_S: Final = 4.0
 """Kept connections are used for this long at most after their last response: common servers close theirs
 after 5 s (uvicorn, Node.js)."""
-LINGER_S: Final = 0.05
-"""How long a message may go on after `data: [DONE]`."""
+_IDLE_LIMIT_NS: Final = round(IDLE_LIMIT_S * 1e9)
 _SPARE_CONNECTIONS: Final = 4
-_DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
 
+T = TypeVar("T")
 Sockaddr = tuple[Any, ...] | str
 
 
@@ -59,14 +59,18 @@ class FastTransport:
         self._addresses: list[tuple[int, Sockaddr]] = []
         self._idle: list[_Connection] = []
         self._connections: set[_Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._unresolved: OSError | None = None
         self._spares = 0
         self._tending: asyncio.TimerHandle | None = None
         self._closing = False
 
     async def open(self, connections: int) -> None:
         """Resolves the host and makes `connections` connections; `send` reports those that fail."""
-        self._addresses = await self._resolve()
+        try:
+            self._addresses = await self._resolve()
+        except OSError as error:
+            self._unresolved = error
         self.deadlines.start()
         self._spares = min(connections, _SPARE_CONNECTIONS)
         await asyncio.gather(*(self._add_spare() for _ in range(connections)))
@@ -74,10 +78,11 @@ class FastTransport:
 
     def send(self, outgoing: Outgoing, done: Done) -> None:
         """Sends on a kept connection when there is one, else on a new one."""
-        exchange = Exchange(outgoing.index, outgoing.request_id, self.clock())
-        connection = self._take_idle()
+        now = self.clock()
+        exchange = Exchange(outgoing.index, outgoing.request_id, now)
+        connection = self._take_idle(now)
         if connection is None:
-            self._spawn(self._connect_and_send(exchange, outgoing.message, done))
+            self._connect_and_send(exchange, outgoing.message, done)
         else:
             connection.start(exchange, outgoing.message, done)
 
@@ -114,17 +119,17 @@ class FastTransport:
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def _take_idle(self) -> _Connection | None:
-        oldest = self.clock() - round(IDLE_LIMIT_S * 1e9)
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.idle_since_ns >= oldest:
-                return connection
-            # newest first: when this one is too old, so are all the others
-            stale = [connection, *self._idle]
-            self._idle.clear()
-            for one in stale:
-                one.shut()
+    def _take_idle(self, now: int) -> _Connection | None:
+        if not self._idle:
+            return None
+        connection = self._idle.pop()
+        if now - connection.idle_since_ns <= _IDLE_LIMIT_NS:
+            return connection
+        # newest first: when this one is too old, so are all the others
+        stale = [connection, *self._idle]
+        self._idle.clear()
+        for one in stale:
+            one.shut()
         return None
 
     async def _add_spare(self) -> None:
@@ -135,7 +140,7 @@ class FastTransport:
 
     def _tend(self) -> None:
         """Once a second: idle connections too old to be trusted are replaced by a few new ones."""
-        oldest = self.clock() - round(IDLE_LIMIT_S * 1e9)
+        oldest = self.clock() - _IDLE_LIMIT_NS
         stale = [one for one in self._idle if one.idle_since_ns < oldest]
         for connection in stale:
             self._idle.remove(connection)
@@ -144,9 +149,8 @@ class FastTransport:
             self._spawn(self._add_spare())
         self._tending = asyncio.get_running_loop().call_later(1.0, self._tend)
 
-    async def _connect_and_send(self, exchange: Exchange, message: bytes, done: Done) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connect_and_send(self, exchange: Exchange, message: bytes, done: Done) -> None:
+        task = self._spawn(self._connect())
 
         def expire(breakage: Breakage, detail: str) -> None:
             self.deadlines.remove(exchange)
@@ -154,20 +158,25 @@ class FastTransport:
             task.cancel()
 
         self.deadlines.add(exchange, expire)
-        try:
-            connection = await self._connect()
-        except asyncio.CancelledError:
+        # not from inside the task: one that is cancelled before its first step never runs at all
+        task.add_done_callback(partial(self._on_connected, exchange, message, done))
+
+    def _on_connected(
+        self, exchange: Exchange, message: bytes, done: Done, task: asyncio.Task[_Connection]
+    ) -> None:
+        self.deadlines.remove(exchange)
+        error = None if task.cancelled() else task.exception()
+        if not task.cancelled() and error is None:
             if exchange.breakage is None:
-                raise
-            done(exchange)
-            return
-        except (OSError, TimeoutError) as error:
-            self.deadlines.remove(exchange)
+                exchange.connect_ns = self.clock() - exchange.start_ns
+                task.result().start(exchange, message, done)
+                return
+            self.release(task.result())
+        if exchange.breakage is None and error is not None:
             exchange.break_off("connect", describe_connect_error(error, self._timeouts), self.clock())
-            done(exchange)
-            return
-        exchange.connect_ns = self.clock() - exchange.start_ns
-        connection.start(exchange, message, done)
+        elif exchange.breakage is None:
+            exchange.break_off("cancelled", "the transport was closed", self.clock())
+        done(exchange)
 
     async def _connect(self) -> _Connection:
         async with asyncio.timeout(self._timeouts.connect_s):
@@ -177,7 +186,7 @@ class FastTransport:
                     return await self._connect_to(family, sockaddr)
                 except OSError as failure:
                     error = failure
-            raise error or OSError("the host has no address")
+            raise error or self._unresolved or OSError("the host has no address")
 
     async def _connect_to(self, family: int, sockaddr: Sockaddr) -> _Connection:
         loop = asyncio.get_running_loop()
@@ -207,10 +216,11 @@ class FastTransport:
         )
         return [(family, cast(Sockaddr, sockaddr)) for family, _, _, _, sockaddr in found]
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 class _Connection(asyncio.Protocol):
@@ -228,6 +238,7 @@ class _Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._chunks: list[bytes] = []
         self._num_counted = 0
+        self._num_whole = 0
         self._has_headers = False
         self._keep = False
         self._complete = False
@@ -257,7 +268,7 @@ class _Connection(asyncio.Protocol):
                 return
         if sent < len(message) and self._wire is not None:
             self._wire.write(message[sent:] if sent else message)
-        exchange.sent_ns = exchange.last_ns = self._clock()
+        exchange.sent_ns = self._clock()
 
     def data_received(self, data: bytes) -> None:
         """A socket read: the time first, then the bytes."""
@@ -266,13 +277,12 @@ class _Connection(asyncio.Protocol):
         if exchange is None:
             self.shut()  # bytes that nobody asked for: the connection cannot be trusted
             return
-        exchange.last_ns = now
+        problem: Exception | None = None
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
-            self._fail("protocol", f"not HTTP: {error}; it began {data[:60]!r}")
-            return
-        num_chunks = len(self._chunks)
+            problem = error
+        num_chunks = self._num_whole if self._complete else len(self._chunks)
         if num_chunks != self._num_counted:
             self._num_counted = num_chunks
             exchange.read_ns.append(now)
@@ -280,13 +290,19 @@ class _Connection(asyncio.Protocol):
         if exchange.headers_ns is None and self._has_headers:
             exchange.headers_ns = now
         if self._complete:
-            self._finish(now, keep=self._keep)
-        elif b"[DONE]" in data and _DONE.search(b"".join(self._chunks[-3:])):
+            # what follows a whole response is no part of it, but the connection cannot be trusted then
+            self._finish(now, keep=self._keep and problem is None and len(self._chunks) == num_chunks)
+        elif problem is not None:
+            self._fail("protocol", f"not HTTP: {problem}; the read began {data[:60]!r}")
+        elif says_done(data, self._chunks):
             asyncio.get_running_loop().call_later(LINGER_S, self._end_lingering, exchange, now)
 
     def on_headers_complete(self) -> None:
         """The whole head is there; 1xx answers announce another one."""
         exchange = self._exchange
+        if self._complete:
+            self._keep = False  # a second response that nobody asked for
+            return
         status = self._parser.get_status_code()
         if exchange is None or status < 200:
             self._headers.clear()
@@ -297,7 +313,14 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The body's last byte was fed; acted upon when the read's bytes have been booked."""
-        self._complete = self._has_headers
+        if self._has_headers and not self._complete:
+            self._complete = True
+            self._num_whole = len(self._chunks)
+
+    def resume_writing(self) -> None:
+        """The last byte of a request that the socket did not take at once is in the kernel now."""
+        if self._exchange is not None and not self._has_headers:
+            self._exchange.sent_ns = self._clock()
 
     def _end_lingering(self, exchange: Exchange, done_ns: int) -> None:
         if self._exchange is exchange:
@@ -306,7 +329,8 @@ class _Connection(asyncio.Protocol):
     def _finish(self, now: int, *, keep: bool) -> None:
         exchange, done = self._settle(now)
         self._num_served += 1
-        if keep:
+        # an answer that came before the whole request had gone out: the rest would run into the next one
+        if keep and self._wire is not None and self._wire.get_write_buffer_size() == 0:
             self.idle_since_ns = now
             self._pool.release(self)
         else:
@@ -330,7 +354,7 @@ class _Connection(asyncio.Protocol):
         assert exchange is not None
         assert done is not None
         exchange.end_ns = now
-        exchange.chunks = self._chunks.copy()
+        exchange.chunks = self._chunks[: self._num_whole] if self._complete else self._chunks.copy()
         exchange.raw_headers = self._headers.copy()
         self._chunks.clear()
         self._headers.clear()
@@ -344,6 +368,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         self._wire = cast(asyncio.Transport, transport)
+        self._wire.set_write_buffer_limits(high=0)  # `resume_writing` tells when all is written
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer closed, or the connection broke. A body without a length ends here, whole."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 # atomic: once taken, a CRLF is never split into a CR and a LF that would make a blank line of it
 _BLANK_LINE = re.compile(rb"(?>\r\n?|\n)(?>\r\n?|\n)")
 _LINE_END = re.compile(rb"\r\n?|\n")
+_DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")
 _BOM = b"\xef\xbb\xbf"
 _FIELD = re.compile(rb"\s*(?:\xef\xbb\xbf)?(?:data|event|id|retry)?:")
 
@@ -92,6 +93,14 @@ def read_fields(lines: list[bytes]) -> tuple[bytes | None, bytes] | None:
         return None
     joined = b"\n".join(data)
     return (name, joined) if joined else None
+
+
+def says_done(data: bytes, chunks: list[bytes]) -> bool:
+    """Whether `[DONE]` has just come: with the read `data`, the last of whose bytes end `chunks`.
+
+    Cheap where it has not. A small read may hold the end of a `[DONE]` that was cut anywhere.
+    """
+    return (b"[DONE]" in data or len(data) < 32) and _DONE.search(b"".join(chunks[-16:])) is not None
 
 
 def looks_like_events(body: bytes) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import orjson
 
 from llmbench.client.address import Address
+from llmbench.client.body import a_text
 from llmbench.client.exchange import Outgoing
 
 Api = Literal["chat", "completions", "responses"]
@@ -33,18 +34,28 @@ class Destination:
     @cached_property
     def _head(self) -> bytes:
         """The head up to the headers that differ between requests, each line ended."""
-        lines = [f"POST {self.address.path(self.api)} HTTP/1.1", f"Host: {self.address.authority}"]
+        lines = [f"POST {self.address.path(self.api)} HTTP/1.1"]
+        if not self._has("host"):
+            lines.append(f"Host: {self.address.authority}")
         lines += [f"{name}: {value}" for name, value in self.headers]
         return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
+    def _has(self, name: str) -> bool:
+        return any(one.lower() == name for one, _ in self.headers)
+
+    @cached_property
+    def names_requests(self) -> bool:
+        """Whether requests carry our X-Request-Id: unless the user's headers have one."""
+        return not self._has("x-request-id")
+
+    def headers_of(self, request_id: str) -> list[tuple[str, str]]:
+        """The headers of one request, for a transport that frames it itself."""
+        return [*self.headers, ("X-Request-Id", request_id)] if self.names_requests else [*self.headers]
+
     def frame(self, index: int, request_id: str, payload: bytes) -> Outgoing:
         """The whole HTTP/1.1 message of one request (RFC 9112)."""
-        message = b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            self._head,
-            request_id.encode("ascii"),
-            len(payload),
-            payload,
-        )
+        name = b"X-Request-Id: %b\r\n" % request_id.encode("ascii") if self.names_requests else b""
+        message = b"%b%bContent-Length: %d\r\n\r\n%b" % (self._head, name, len(payload), payload)
         return Outgoing(
             index=index, request_id=request_id, message=message, body_start=len(message) - len(payload)
         )
@@ -110,4 +121,4 @@ def render_body(
 
 def flatten_messages(messages: Sequence[Mapping[str, Any]]) -> str:
     """Messages as plain text, for an API that knows only prompts."""
-    return "\n".join(str(message.get("content", "")) for message in messages)
+    return "\n".join(a_text(message.get("content")) for message in messages)

@@ -589,7 +589,8 @@ JSON = st.recursive(
     | st.dictionaries(
         st.sampled_from(
             ["choices", "delta", "content", "text", "index", "usage", "error", "message", "finish_reason",
-             "id", "tool_calls", "function", "name", "arguments", "type", "response", "item", "output", "status",
+             "id", "tool_calls", "function", "name", "arguments", "type", "response", "item", "output",
+             "status",
              "completion_tokens", "prompt_tokens_details", "incomplete_details", "reason", "reasoning",
              "detail", "output_index", "function_call", "refusal", "code", "part", "cached_tokens"]
         ),

@@ -1,0 +1,78 @@
+"""Base URLs as people paste them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmbench.client.address import parse_address
+from llmbench.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("url", "chat_url"),
+    [
+        ("http://h:8000", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000/", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000/v1", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000/v1/", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000//v1//", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000/v1/chat/completions", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000/v1/completions/", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000/v1/responses", "http://h:8000/v1/chat/completions"),
+        ("http://h:8000/v1/models", "http://h:8000/v1/chat/completions"),
+        ("http://h/q/B59", "http://h/q/B59/v1/chat/completions"),
+        ("http://h/q/B59/", "http://h/q/B59/v1/chat/completions"),
+        ("http://h/q/B59/v1", "http://h/q/B59/v1/chat/completions"),
+        ("http://h/q/B59/v1/", "http://h/q/B59/v1/chat/completions"),
+        ("http://h/v1beta", "http://h/v1beta/v1/chat/completions"),
+        ("https://h", "https://h/v1/chat/completions"),
+        ("https://h:443", "https://h/v1/chat/completions"),
+        ("https://h:8443", "https://h:8443/v1/chat/completions"),
+        ("h:8000", "http://h:8000/v1/chat/completions"),
+        ("  http://h:8000 ", "http://h:8000/v1/chat/completions"),
+        ("HTTP://H:8000", "http://h:8000/v1/chat/completions"),
+        ("http://[::1]:8378/q/B00/v1", "http://[::1]:8378/q/B00/v1/chat/completions"),
+        ("[::1]:8000", "http://[::1]:8000/v1/chat/completions"),
+    ],
+)
+def test_every_form_reaches_the_same_path(url, chat_url):
+    address = parse_address(url)
+    assert address.url("chat") == chat_url
+    assert address.url("completions") == chat_url.replace("/chat/", "/")
+    assert address.base + "/v1/chat/completions" == chat_url
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("ftp://h", "http:// or https://"),
+        ("http://", "http://HOST:PORT"),
+        ("http:///v1", "http://HOST:PORT"),
+        ("", "http://HOST:PORT"),
+        ("::1", "brackets"),
+        ("::1:8000", "brackets"),
+        ("http://::1:8000", "brackets"),
+        ("http://fe80::1/v1", "brackets"),
+        ("http://h:99999", "port"),
+        ("http://h:eight", "port"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_the_remedy(url, says):
+    with pytest.raises(UsageError, match=says) as refused:
+        parse_address(url)
+    assert url in str(refused.value)
+
+
+@given(st.text(max_size=30))
+def test_no_text_crashes_it(text):
+    with suppress(UsageError):
+        parse_address(text)
+
+
+def test_a_unix_socket_is_kept_beside_the_host():
+    address = parse_address("http://localhost/v1", "/run/llm.sock")
+    assert (address.unix_socket, address.authority) == ("/run/llm.sock", "localhost")
