@@ -12,7 +12,8 @@ from llmbench import __version__
 from llmbench.client.control import ServerInfo
 from llmbench.context import RunContext, StageWindow
 from llmbench.environment import describe_host
-from llmbench.load.plan import Plan, StageSpan
+from llmbench.load.levels import StageSpan
+from llmbench.load.plan import Plan
 from llmbench.run.identity import RunIdentity
 from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import secrets_of
