@@ -34,7 +34,7 @@ One line a module, in reading order:
     server         HTTP and server-sent events
     weights        checkpoints in Hugging Face's layout
     gguf           reads GGUF files; gguf_convert makes such a folder of one
-    catalog        models by name; fetching
+    catalog        models by name; fetching; listing says what is there
     errors         every error raised on purpose
     __main__       switches
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -152,6 +153,7 @@ def _serve(args: argparse.Namespace) -> int:
         num_threads=args.threads,
     )
     listener = _bind(args.host, args.port)
+    _wait_briefly_for_threads()
     from reference_engine.engine import Engine
 
     name = args.served_model_name or (args.model if args.model != str(folder) else folder.resolve().name)
@@ -163,6 +165,18 @@ def _dtype(dtype: str, device: Device) -> Dtype:
     if dtype != "auto":
         return cast(Dtype, dtype)
     return "float32" if device == "cpu" else "bfloat16"
+
+
+def _wait_briefly_for_threads() -> None:
+    """Let a thread of the arithmetic that waits for another sleep soon, not after milliseconds.
+
+    libgomp spins by default as if the machine were its own. Beside a load generator on two cores the
+    spinning thread holds the very core that the one it waits for needs: steps took up to ten times as
+    long. Read by libgomp when torch is imported, hence from the environment, where the user may have
+    decided otherwise.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -27,7 +27,8 @@ class Runner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[tuple[ScheduledChunk, int]]:
         """Compute every chunk and sample one token from the end of each."""
-        chunks = sorted(plan.chunks, key=lambda chunk: len(chunk.token_ids) > 1)  # one-token rows first
+        # One-token rows first, and by slot, so that a full batch is a plain slice of the cache.
+        chunks = sorted(plan.chunks, key=lambda chunk: (len(chunk.token_ids) > 1, chunk.slot))
         token_ids = torch.tensor([t for chunk in chunks for t in chunk.token_ids], device=self.device)
         attention = SlotAttention(self.cache, chunks, self.device)
         hidden = self.model(token_ids, attention.positions, attention)  # [T, d]

@@ -45,7 +45,8 @@ class Scheduler:
     def add(self, request: GenerationRequest) -> None:
         """Queue a request. Its prompt must fit `max_model_len` with room for one token."""
         assert 0 < len(request.prompt_token_ids) < self.max_model_len
-        assert request.request_id not in self.waiting.keys() | self.running.keys()
+        assert request.request_id not in self.waiting
+        assert request.request_id not in self.running
         self.waiting[request.request_id] = Sequence(request)
 
     def abort(self, request_id: str) -> bool:
