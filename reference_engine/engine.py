@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from reference_engine.config import EngineConfig, ModelConfig
-from reference_engine.errors import RequestError
+from reference_engine.errors import ConfigError, RequestError
 from reference_engine.model import Decoder
 from reference_engine.packing import can_pack, pack_linears
 from reference_engine.runner import Runner
@@ -29,18 +29,20 @@ class Engine:
         self.model_config = model.config
         self.tokenizer = tokenizer
         eos = model.config.eos_token_ids
+        self.runner = Runner(model, config, tuple({*eos, *tokenizer.control_ids}))
         self.scheduler = Scheduler(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
             eos_token_ids=eos,
         )
-        self.runner = Runner(model, config, tuple({*eos, *tokenizer.control_ids}))
         self._texts: dict[str, tuple[IncrementalDecoder, StopStrings]] = {}
 
     @classmethod
     def load(cls, folder: Path, config: EngineConfig, tokenizer: TextTokenizer | None = None) -> Engine:
-        """Read weights and tokenizer from a Hugging Face folder. Raises ModelError."""
+        """Read weights and tokenizer from a Hugging Face folder. Raises ModelError, ConfigError."""
+        if config.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("--device cuda: this torch finds no CUDA device; use --device cpu")
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         dtype: torch.dtype = getattr(torch, config.dtype)

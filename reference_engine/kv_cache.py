@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_engine.config import EngineConfig, ModelConfig
+from reference_engine.errors import ConfigError
 
 
 class ContiguousCache:
@@ -21,6 +22,7 @@ class ContiguousCache:
 
     def __init__(self, model: ModelConfig, config: EngineConfig, dtype: torch.dtype) -> None:
         self.shape = (config.max_num_seqs, model.num_key_value_heads, config.max_model_len, model.head_dim)
+        self.num_layers = model.num_hidden_layers
         self.k = [self._slab(config.device, dtype) for _ in range(model.num_hidden_layers)]
         self.v = [self._slab(config.device, dtype) for _ in range(model.num_hidden_layers)]
 
@@ -30,7 +32,14 @@ class ContiguousCache:
             return torch.zeros(self.shape, device=device, dtype=dtype)
         # Untouched pages read as zeros and take no memory before they are written. Small pages: with huge
         # ones the first token of each head of each slot would cost 2 MB, to be cleared in the first step.
-        pages = mmap.mmap(-1, math.prod(self.shape) * dtype.itemsize)
+        num_bytes = math.prod(self.shape) * dtype.itemsize
+        try:
+            pages = mmap.mmap(-1, num_bytes)
+        except (OSError, OverflowError):
+            raise ConfigError(
+                f"no room for KV slots of {num_bytes / 1e9:.1f} GB for each of {2 * self.num_layers} slabs; "
+                "lower --max-num-seqs or --max-model-len"
+            ) from None
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages
                 pages.madvise(mmap.MADV_NOHUGEPAGE)

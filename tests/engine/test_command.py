@@ -73,6 +73,10 @@ def test_it_serves_prints_one_line_and_ends_cleanly_on_sigterm():
         (["--block-size", "16"], "unrecognized arguments: --block-size"),
         (["--max-num-batched-tokens", "64"], "--max-num-batched-tokens 64 is less than"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
+        (
+            ["--max-num-seqs", "10000000", "--max-num-batched-tokens", "10000000"],
+            "lower --max-num-seqs",
+        ),
     ],
 )
 def test_a_wrong_switch_is_one_clear_message_and_exit_code_2(words, message):

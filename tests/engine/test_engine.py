@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
-from reference_engine.errors import RequestError
+from reference_engine.config import EngineConfig, ModelConfig
+from reference_engine.engine import Engine
+from reference_engine.errors import ConfigError, RequestError
 
 
 def prompts(num, seed=5):
@@ -136,6 +139,13 @@ def test_what_can_never_be_served_is_refused_with_the_numbers(
     with pytest.raises(RequestError, match=message):
         engine.add(request_of("a", prompt, max_tokens=max_tokens))
     assert not engine.has_work
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_device_that_is_not_there_is_named(tiny_folder):
+    config = EngineConfig.resolve(ModelConfig.from_folder(tiny_folder), device="cuda")
+    with pytest.raises(ConfigError, match="--device cuda"):
+        Engine.load(tiny_folder, config)
 
 
 def test_the_longest_request_that_fits_is_served(make_small_engine, request_of, finish):
