@@ -5,12 +5,16 @@ aiohttp decodes the transfer coding; the content coding is left to `decode`.
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 
 import aiohttp
 
 from llmbench.client.exchange import Breakage, Exchange, Outgoing
 from llmbench.client.task_transport import TaskTransport
+
+_DIRECT = 1 << 20
+"""Bytes of a body up to which aiohttp takes it in one piece; it warns of larger ones."""
 
 
 class AiohttpTransport(TaskTransport):
@@ -43,9 +47,10 @@ class AiohttpTransport(TaskTransport):
 
     async def _request(self, exchange: Exchange, outgoing: Outgoing) -> None:
         assert self._session is not None
+        payload = outgoing.payload
         async with self._session.post(
             self._destination.address.url(self._destination.api),
-            data=outgoing.payload,
+            data=payload if len(payload) <= _DIRECT else io.BytesIO(payload),
             headers=self._destination.headers_of(outgoing.request_id),
             allow_redirects=False,
             proxy=self._proxy,
@@ -67,7 +72,7 @@ class AiohttpTransport(TaskTransport):
                     "connect",
                     f"no connection within {self._timeouts.connect_s:g} s (target.connect_timeout)",
                 )
-            case aiohttp.ClientPayloadError() if "TransferEncoding" in str(error) and "not enough" not in str(
+            case aiohttp.ClientPayloadError() if "TransferEncoding" in str(error) and "Not enough" not in str(
                 error
             ):
                 return "protocol", f"not HTTP: {error}"

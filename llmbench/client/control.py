@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, Self
 import httpx
 import orjson
 
+from llmbench.client.choose import NO_TLS
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.errors import TargetRefused, TargetUnreachable
 
@@ -59,7 +60,7 @@ class Control:
         self._client = httpx.AsyncClient(
             base_url=destination.address.base,
             transport=httpx.AsyncHTTPTransport(
-                verify=tls if tls is not None else True,
+                verify=tls or NO_TLS,
                 uds=destination.address.unix_socket,
                 proxy=proxy,
             ),

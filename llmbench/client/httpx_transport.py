@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 
+from llmbench.client.choose import NO_TLS
 from llmbench.client.exchange import Breakage, Exchange, Outgoing
 from llmbench.client.task_transport import TaskTransport
 
@@ -22,7 +23,7 @@ class HttpxTransport(TaskTransport):
     def _open_client(self) -> None:
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(
-                verify=self._tls if self._tls is not None else True,
+                verify=self._tls or NO_TLS,
                 http2=self._tls is not None,
                 uds=self._destination.address.unix_socket,
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
