@@ -242,6 +242,7 @@ def _round_edges(low: float, high: float, num_bins: int) -> tuple[float, float]:
     """(lower edge, bin width): round numbers that cover low to high with `num_bins` bins."""
     if high <= low:
         high = low + (abs(low) or 1.0)
+    high = max(high, low + 1e-12)  # narrower than a picosecond no picture need be, and no arithmetic holds
     for exponent in range(math.floor(math.log10((high - low) / num_bins)), 400):
         for step in (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0):
             width = step * 10.0**exponent
