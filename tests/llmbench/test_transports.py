@@ -498,20 +498,22 @@ def test_one_end_may_set_off_another():
     async def main():
         timeouts = Timeouts(connect_s=5, total_s=0.2, no_progress_s=5)
         script = lambda index: [HOLD] if index < 6 else [WHOLE]  # noqa: E731
-        async with Scripted(script) as server:
-            async with Caller("fast", server.url, timeouts=timeouts) as client:
-                ended = []
+        async with (
+            Scripted(script) as server,
+            Caller("fast", server.url, timeouts=timeouts) as client,
+        ):
+            ended = []
 
-                def done(exchange):
-                    ended.append(exchange)
-                    client.transport.abort("after the first")
+            def done(exchange):
+                ended.append(exchange)
+                client.transport.abort("after the first")
 
-                for index in range(6):
-                    client.transport.send(client.outgoing(index), done)
-                await asyncio.sleep(0.5)
-                last = await client.exchange(6)
-                slow = [exchange.breakage for exchange in ended]
-                return slow, last
+            for index in range(6):
+                client.transport.send(client.outgoing(index), done)
+            await asyncio.sleep(0.5)
+            last = await client.exchange(6)
+            slow = [exchange.breakage for exchange in ended]
+            return slow, last
 
     slow, last = run_on("uvloop", main)
     assert sorted(slow) == ["cancelled"] * 5 + ["timeout"]
