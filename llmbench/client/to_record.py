@@ -42,11 +42,11 @@ def fill_record(
     record.output_tokens = answer.output_tokens
     record.reasoning_tokens = answer.reasoning_tokens
     record.token_source = answer.token_source
-    record.finish_reason = answer.finish_reason
+    record.finish_reason = scrub(answer.finish_reason) if answer.finish_reason else None
     record.http_status = exchange.status
     record.error_kind = answer.error_kind
     record.error = scrub(answer.error) if answer.error else None
-    record.request_id = answer.request_id or answer.response_id or exchange.request_id
+    record.request_id = scrub(answer.request_id or answer.response_id or exchange.request_id)
     record.warnings = answer.warnings
     if save_text:
         record.text = scrub(answer.text)

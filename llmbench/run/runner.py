@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from llmbench.client.decode import decode_steps
 from llmbench.client.exchange import Exchange, Outgoing, Transport
@@ -27,6 +27,7 @@ from llmbench.run.slices import Slices
 
 READY_AHEAD = 256
 """Requests rendered to bytes before they are due."""
+_PAUSE_EVERY = 64
 
 
 class Spec(Protocol):
@@ -56,7 +57,9 @@ class Prepared:
 
 @dataclass(slots=True, kw_only=True)
 class RunnerOptions:
-    """How the runner behaves. `scrub` takes secrets out of any text that came from the server."""
+    """How the runner behaves. `scrub` takes secrets out of any text that came from the server; `url` is where
+    requests go, for messages.
+    """
 
     api: Api
     stream: bool
@@ -64,6 +67,7 @@ class RunnerOptions:
     drain_timeout_s: float
     save_text: bool = False
     worker: int = 0
+    url: str | None = None
     scrub: Callable[[str], str] = field(default=lambda text: text)
 
 
@@ -93,16 +97,27 @@ class Runner:
         self._stopped = False
         self._refilling = False
         self._finished = asyncio.Event()
+        self._problem: BaseException | None = None
         self.epoch_ns = 0
         self.in_flight = 0
         self.num_sent = 0
         self.num_ended = 0
         self.interrupted = False
+        self._cut_short = False  # interrupted while there was still something to send
 
     # ---- the run
 
     async def run(self) -> None:
         """Runs to the end: every planned request has been handed to the sink as a record."""
+        loop = asyncio.get_running_loop()
+        usual = loop.get_exception_handler()
+        loop.set_exception_handler(self._on_loop_problem)
+        try:
+            await self._run()
+        finally:
+            loop.set_exception_handler(usual)
+
+    async def _run(self) -> None:
         self._slices = Slices()
         for _ in self._refill():
             pass
@@ -115,15 +130,33 @@ class Runner:
             self._step_closed()
         await self._finished.wait()
         self._alarm.close()
+        if self._problem is not None:
+            raise self._problem
         self._slices.finish()
-        self._account_for_the_rest()
+        await self._account_for_the_rest()
+
+    def _on_loop_problem(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of ours that raised ends the run with its exception: without it, nothing might ever
+        wake the run again. What else the loop reports (a task nobody waited for) goes its usual way.
+        """
+        problem = context.get("exception")
+        if problem is None or "handle" not in context:
+            loop.default_exception_handler(context)
+        elif self._problem is None:
+            self._problem = problem
+            self._stopped = True
+            self._finished.set()
 
     def stop(self, *, interrupted: bool = False) -> None:
-        """Sends nothing more; what is in flight may still end, within the drain timeout."""
+        """Sends nothing more; what is in flight may still end, within the drain timeout.
+
+        A run that drains already can still be interrupted: it drains on, and is known as interrupted.
+        """
+        self.interrupted = self.interrupted or interrupted
         if self._stopped:
             return
         self._stopped = True
-        self.interrupted = interrupted
+        self._cut_short = interrupted
         self._start_drain()
 
     def now_ns(self) -> int:
@@ -262,6 +295,8 @@ class Runner:
             scrub=self._options.scrub,
             save_text=self._options.save_text,
         )
+        if exchange.status in (404, 405) and record.error and self._options.url:
+            record.error += f" (POST {self._options.url})"
         self._emit(record)
 
     def _record(self, spec: Spec, phase: str, due_ns: int | None, outcome: Outcome) -> RequestRecord:
@@ -297,15 +332,17 @@ class Runner:
             self._finished.set()
         return self.in_flight == 0
 
-    def _account_for_the_rest(self) -> None:
+    async def _account_for_the_rest(self) -> None:
         """Planned requests that were never sent, because the run was stopped early, are records too."""
         if self._plan.due_ns is not None:
             rest = [(index, self._due[index]) for index in range(self._next, len(self._due))]
-        elif self.interrupted and self._plan.num_requests is not None:
+        elif self._cut_short and self._plan.num_requests is not None:
             rest = [(self._next + i, None) for i in range(self._plan.num_requests - self._measured)]
         else:
             rest = []
         for index, due_ns in rest:
+            if index % _PAUSE_EVERY == 0:
+                await asyncio.sleep(0)  # there may be very many, and a second Ctrl-C must be heard
             spec = self._prepare(index).spec
             phase = "measure" if due_ns is None else self._plan.phase_of(index, due_ns)
             record = self._record(spec, phase, due_ns, Outcome.CANCELLED)

@@ -67,7 +67,8 @@ class Session:
         self._tally = Tally()
         self._transport = reached.transport()
         self._prepare = partial(prepare, source, reached.destination, reached.style, run.salt[:8])
-        self._options = _runner_options(run.scenario, save_text=save_text)
+        url = reached.destination.address.url(reached.destination.api)
+        self._options = _runner_options(run.scenario, url, save_text=save_text)
         self.facts = SessionFacts()
 
     async def run(self) -> SessionFacts:
@@ -205,7 +206,7 @@ def prepare(
     return Prepared(destination.frame(index, f"{run_id}-{index}", payload), spec)
 
 
-def _runner_options(scenario: Scenario, *, save_text: bool) -> RunnerOptions:
+def _runner_options(scenario: Scenario, url: str, *, save_text: bool) -> RunnerOptions:
     hidden = secrets_of(scenario)
     drain = scenario.load.drain_timeout_s
     return RunnerOptions(
@@ -214,5 +215,6 @@ def _runner_options(scenario: Scenario, *, save_text: bool) -> RunnerOptions:
         max_in_flight=scenario.load.max_in_flight,
         drain_timeout_s=scenario.target.timeout_s if drain is None else drain,
         save_text=save_text,
+        url=url,
         scrub=(lambda text: scrub(text, hidden)) if hidden else (lambda text: text),
     )
