@@ -33,6 +33,8 @@ from llmbench.scenario.model import Scenario, secrets_of
 from llmbench.workload.prompts import RequestSource
 
 _OPEN_LOOP_CONNECTIONS = 4
+_DRAIN_SLACK_S = 1.0
+"""The drain outlasts the last request's own timeout: that one has timed out then, and was not cancelled."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,7 +215,7 @@ def _runner_options(scenario: Scenario, url: str, *, save_text: bool) -> RunnerO
         api=scenario.target.api,
         stream=scenario.target.stream,
         max_in_flight=scenario.load.max_in_flight,
-        drain_timeout_s=scenario.target.timeout_s if drain is None else drain,
+        drain_timeout_s=scenario.target.timeout_s + _DRAIN_SLACK_S if drain is None else drain,
         save_text=save_text,
         url=url,
         scrub=(lambda text: scrub(text, hidden)) if hidden else (lambda text: text),
