@@ -43,7 +43,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 CONTEXT = 2048
-SHORT, LONG_SHARE, TOKENS_PER_STEP = 256, 0.15, 2048
+SHORT, TOKENS_PER_STEP = 256, 2048
 SPEAKER = re.compile(r"[A-Z][A-Za-z. ]{1,28}\.$")
 
 
@@ -201,7 +201,7 @@ def train(model: Decoder, stream: Tensor, held_out: Tensor, args: argparse.Names
         rate = peak * min(1.0, (step + 1) / 50) * max(0.01, 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        length = SHORT if done < 1 - LONG_SHARE else CONTEXT
+        length = SHORT if done < 1 - args.long_share else CONTEXT
         loss = loss_of(model, *batch(stream, length, generator))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -227,6 +227,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json to share (for the draft)")
     parser.add_argument("--init", type=Path, help="start from the weights in this folder")
     parser.add_argument("--steps", type=int, default=1800, help="optimizer steps of 2,048 tokens")
+    parser.add_argument("--long-share", type=float, default=0.15, help="share of the steps at full context")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
