@@ -17,9 +17,11 @@ from typing import Any, Literal, Protocol, Self
 import httpx
 import orjson
 
+from llmbench.client.body import an_object, objects
 from llmbench.client.choose import NO_TLS
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.errors import TargetRefused, TargetUnreachable
+from llmbench.scenario.masking import scrub, scrub_list, secrets_in
 
 
 class CountTokens(Protocol):
@@ -29,6 +31,17 @@ class CountTokens(Protocol):
 
 
 _RETRY_S = 0.25
+_NOT_FOR_PROBES = frozenset(
+    [
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "min_tokens",
+        "n",
+    ]
+)  # what a user sets for the run would make a probe long, or a stream
 _LOADING = frozenset({502, 503, 504})  # a gateway or a server that is still starting
 
 
@@ -98,7 +111,8 @@ class Control:
             alive()
             problem = ""
             try:
-                response = await self._client.get("/v1/models", timeout=max(5.0, _RETRY_S))
+                left = timeout_s - (time.monotonic() - start)
+                response = await self._client.get("/v1/models", timeout=min(5.0, max(left, _RETRY_S)))
                 if response.status_code not in _LOADING:
                     return response
                 problem = f"answers HTTP {response.status_code}"
@@ -129,13 +143,13 @@ class Control:
         """
         if models.status_code in (401, 403):
             raise TargetRefused(
-                f"{models.url} answers HTTP {models.status_code}: {_said(models)}\n"
+                f"{models.url} answers HTTP {models.status_code}: {self._said(models)}\n"
                 "Set target.api_key: ${OPENAI_API_KEY} (or target.headers) in the scenario."
             )
         listed = _listed_models(models)
         if model == "auto" and not listed:
             raise TargetRefused(
-                f"{models.url} answers HTTP {models.status_code} and names no model: {_said(models)}\n"
+                f"{models.url} answers HTTP {models.status_code} and names no model: {self._said(models)}\n"
                 "Name it with --set target.model=NAME."
             )
         chosen = str(listed[0].get("id")) if model == "auto" else model
@@ -149,6 +163,11 @@ class Control:
             version=await self._version(),
             server_header=models.headers.get("server"),
         )
+
+    def _said(self, response: httpx.Response) -> str:
+        """The start of a body, for a message; a server may repeat the key in it."""
+        hidden = scrub_list(secrets_in(dict(self._destination.headers)))
+        return scrub(" ".join(response.text[:600].split())[:200], hidden) or "an empty body"
 
     async def _version(self) -> str | None:
         try:
@@ -177,13 +196,13 @@ class Control:
         response = await self._probe(style, text, {}, system)
         if response is None or response.status_code >= 400:
             return None
-        usage = _document(response).get("usage") or {}
+        usage = an_object(_document(response).get("usage"))
         count = usage.get("prompt_tokens", usage.get("input_tokens"))
         return count if isinstance(count, int) and count > 0 else None
 
     async def _tokenize(self, style: BodyStyle, text: str, system: str | None = None) -> int | None:
         body: dict[str, Any] = {"model": style.model}
-        if style.api == "chat":
+        if style.api != "completions":  # the responses API applies the chat template as well
             body["messages"] = _messages(text, system)
         else:
             body["prompt"] = text
@@ -199,8 +218,9 @@ class Control:
     ) -> httpx.Response | None:
         """One small request, not streamed. None when the connection failed."""
         self.num_probes += 1
+        kept = {key: value for key, value in style.extra.items() if key not in _NOT_FOR_PROBES}
         plain = BodyStyle(
-            api=style.api, model=style.model, stream=False, usage=False, extra={**style.extra, **extra}
+            api=style.api, model=style.model, stream=False, usage=False, extra={**kept, **extra}
         )
         messages = None if system is None else _messages(text, system)
         payload = render_body(plain, prompt=text, messages=messages, max_tokens=1)
@@ -238,8 +258,4 @@ def _document(response: httpx.Response) -> dict[str, Any]:
 
 def _listed_models(response: httpx.Response) -> list[dict[str, Any]]:
     data = _document(response).get("data") if response.status_code == 200 else None
-    return [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-
-
-def _said(response: httpx.Response) -> str:
-    return " ".join(response.text[:600].split())[:200] or "an empty body"
+    return [entry for entry in objects(data) if isinstance(entry.get("id"), str)]
