@@ -25,6 +25,7 @@ class Journal:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._lines: list[bytes] = []
         self._failed: OSError | None = None
+        self._left = b""  # what the disk refused, to be tried again with the next block
         self._timer = self._loop.call_later(FLUSH_S, self._tick)
 
     def add(self, line: bytes) -> None:
@@ -56,11 +57,13 @@ class Journal:
         self._timer = self._loop.call_later(FLUSH_S, self._tick)
 
     def _write(self, block: bytes) -> None:
-        view = memoryview(block)
+        view = memoryview(self._left + block)
+        self._left = b""
         try:
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
+            self._left = bytes(view)
             if self._failed is None:
                 self._failed = error
                 self._loop.call_soon_threadsafe(self._on_error, error)
