@@ -169,18 +169,18 @@ def _conclude(run: RunIdentity, facts: SessionFacts, prepared: _Prepared, died: 
     """From the journal to every result, and the exit code."""
     folder = prepared.folder
     if facts.disk_error is not None:
-        raise CannotMeasure(
-            f"{folder.path}: the journal could not be written ({facts.disk_error.strerror}).\n"
-            f"What had been written is there. Free some space, then: llmbench report {folder.path}"
-        )
+        raise _no_room(folder, "the journal", facts.disk_error)
     context = measurement(run, interrupted=facts.interrupted, instrument=facts.instrument)
     columns, _ = read_journals(folder, context)
     context = measurement(
         run, interrupted=facts.interrupted, planned=columns.num_rows, instrument=facts.instrument
     )
     prompts = prompt_set_hash(run.scenario, prepared.data, fit=run.reached.fit, num_requests=100)
-    folder.write_run(run_document(run, context, ended=datetime.now(UTC), prompt_set_hash=prompts))
-    summary = write_results(folder, columns, context, facts.samples)
+    try:
+        folder.write_run(run_document(run, context, ended=datetime.now(UTC), prompt_set_hash=prompts))
+        summary = write_results(folder, columns, context, facts.samples)
+    except OSError as error:
+        raise _no_room(folder, "the results", error) from error
     if died is not None:
         raise CannotMeasure(f"{died}\nWhat was measured before: {folder.summary_md}")
     code = exit_code(
@@ -190,6 +190,13 @@ def _conclude(run: RunIdentity, facts: SessionFacts, prepared: _Prepared, died: 
         interrupted=facts.interrupted,
     )
     return RunResult(folder=folder.path, summary=summary, exit_code=code)
+
+
+def _no_room(folder: RunFolder, what: str, error: OSError) -> CannotMeasure:
+    return CannotMeasure(
+        f"{folder.path}: {what} could not be written ({error.strerror}).\n"
+        f"What had been written is there. Free some space, then: llmbench report {folder.path}"
+    )
 
 
 def _teller(observer: RunObserver | None) -> Callable[[str], None]:

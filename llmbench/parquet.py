@@ -6,7 +6,10 @@ stays bounded; any parquet reader opens them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +78,28 @@ def write_requests(path: Path, columns: RequestColumns) -> None:
     )
     # Deltas of instants are small and nearly equal: packed, they take a third of the room and less time.
     packed = (("event_ns", "list", "element"), *_INSTANTS)
-    aio.write_parquet(
-        ac.RecordBatchReader.from_batches(schema, batches),
-        path,
-        compression="uncompressed",
-        max_row_group_size=_ROWS_A_GROUP,
-        column_encoding=dict.fromkeys(packed, "delta_binary_packed"),
-        column_dictionary_enabled=dict.fromkeys(packed, False),
-    )
+    with _disk_errors_as_such(path):
+        aio.write_parquet(
+            ac.RecordBatchReader.from_batches(schema, batches),
+            path,
+            compression="uncompressed",
+            max_row_group_size=_ROWS_A_GROUP,
+            column_encoding=dict.fromkeys(packed, "delta_binary_packed"),
+            column_dictionary_enabled=dict.fromkeys(packed, False),
+        )
+
+
+@contextmanager
+def _disk_errors_as_such(path: Path) -> Iterator[None]:
+    """The writer panics (a BaseException of Rust's) where the disk refuses; raises OSError instead."""
+    try:
+        yield
+    except BaseException as problem:
+        refused = re.search(r"Os \{ code: (\d+)", str(problem))
+        if type(problem).__name__ != "PanicException" or refused is None:
+            raise
+        code = int(refused[1])
+        raise OSError(code, os.strerror(code), str(path)) from problem
 
 
 def read_requests(path: Path) -> RequestColumns:
@@ -116,7 +133,8 @@ def write_timeline(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     arrays = [
         ac.Array([_finite(row.get(name)) for row in ordered], type=kind) for name, kind in kinds.items()
     ]
-    aio.write_parquet(ac.RecordBatch.from_arrays(arrays, schema=schema), path, compression="snappy")
+    with _disk_errors_as_such(path):
+        aio.write_parquet(ac.RecordBatch.from_arrays(arrays, schema=schema), path, compression="snappy")
 
 
 def read_timeline(path: Path) -> list[dict[str, Any]]:
