@@ -23,7 +23,7 @@ def test_check_says_ok_with_what_a_run_would_send() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "quickstart: ok"
-    assert lines[1].startswith("  open loop, Poisson 12/s for 10 s")
+    assert lines[1].startswith("  open loop, Poisson 10/s for 12 s")
     assert lines[2] == "closed-loop: ok"
     assert "synthetic to http://127.0.0.1:8000" in lines[3]
 
