@@ -95,12 +95,18 @@ def read_fields(lines: list[bytes]) -> tuple[bytes | None, bytes] | None:
     return (name, joined) if joined else None
 
 
+_DONE_TAIL = 64
+
+
 def says_done(data: bytes, chunks: list[bytes]) -> bool:
     """Whether `[DONE]` has just come: with the read `data`, the last of whose bytes end `chunks`.
 
-    Cheap where it has not. A small read may hold the end of a `[DONE]` that was cut anywhere.
+    Cheap where it has not: only the end of the read is looked at, for nothing follows a `[DONE]` but framing.
+    A small read may hold the end of a `[DONE]` that was cut anywhere.
     """
-    return (b"[DONE]" in data or len(data) < 32) and _DONE.search(b"".join(chunks[-16:])) is not None
+    if b"[DONE]" not in data[-_DONE_TAIL:] and len(data) >= 32:
+        return False
+    return _DONE.search(b"".join(chunks[-16:])) is not None
 
 
 def looks_like_events(body: bytes) -> bool:
