@@ -434,12 +434,22 @@ def test_a_host_that_does_not_answer_is_given_up(name, loop):
 # ---- time runs out
 
 
+def call_together(name, loop, scripts, **caller):
+    """Exchanges with a scripted server, all at once."""
+
+    async def main():
+        script = scripts.__getitem__
+        async with Scripted(script) as server, Caller(name, server.url, **caller) as client:
+            return await asyncio.gather(*(client.exchange(index) for index in range(len(scripts))))
+
+    return run_on(loop, main)
+
+
 @every_carrier
-@pytest.mark.parametrize("steps", [[HOLD], [CHUNKED, HOLD], [CHUNKED + chunked(EVENTS[0], end=b""), HOLD]])
-def test_the_whole_request_has_a_limit(name, loop, steps):
+def test_the_whole_request_has_a_limit(name, loop):
+    scripts = [[HOLD], [CHUNKED, HOLD], [CHUNKED + chunked(EVENTS[0], end=b""), HOLD]]
     timeouts = Timeouts(connect_s=5, total_s=0.3, no_progress_s=5)
-    exchanges, _ = call(name, loop, lambda _: steps, indices=range(2), timeouts=timeouts)
-    for exchange in exchanges:
+    for exchange in call_together(name, loop, scripts, timeouts=timeouts):
         assert judged(exchange)[:2] == ("timeout", "timeout")
         assert "target.timeout" in exchange.detail
         assert 0.29 < (exchange.end_ns - exchange.start_ns) / 1e9 < 0.8
@@ -449,9 +459,9 @@ def test_the_whole_request_has_a_limit(name, loop, steps):
 def test_silence_has_a_limit_but_only_after_the_head(name, loop):
     """Before its head a server may be queueing; afterwards each sign of life starts the limit again."""
     drip = itertools.chain(*([chunked(one, end=b""), 0.12] for one in EVENTS[:3]))
-    script = {0: [0.5, CHUNKED, *drip, HOLD], 1: [0.5, WHOLE]}
+    scripts = [[0.3, CHUNKED, *drip, HOLD], [0.3, WHOLE]]
     timeouts = Timeouts(connect_s=5, total_s=10, no_progress_s=0.2)
-    (silent, queued), _ = call(name, loop, script.get, indices=range(2), timeouts=timeouts)
+    silent, queued = call_together(name, loop, scripts, timeouts=timeouts)
     assert judged(silent) == ("timeout", "timeout", "Hello, world")
     assert "target.no_progress_timeout" in silent.detail
     assert judged(queued) == ("ok", None, TEXT)
