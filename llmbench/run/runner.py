@@ -96,6 +96,7 @@ class Runner:
         self._waiting = 0  # closed loop: slots in their think time
         self._stopped = False
         self._refilling = False
+        self._filling = False
         self._finished = asyncio.Event()
         self._problem: BaseException | None = None
         self.epoch_ns = 0
@@ -204,6 +205,20 @@ class Runner:
         if not self._stopped and ahead:
             self._alarm.set(self.epoch_ns + min(ahead))
 
+    def _fill_soon(self) -> None:
+        """Closed loop: fills freed slots when every socket that is ready now has been read.
+
+        A send takes as long as a read: when many streams end together, the stamps of those read last would
+        wait for the sends of those read first.
+        """
+        if not self._filling:
+            self._filling = True
+            asyncio.get_running_loop().call_soon(self._fill_freed)
+
+    def _fill_freed(self) -> None:
+        self._filling = False
+        self._fill_slots()
+
     def _fill_slots(self) -> None:
         """Closed loop: starts requests until as many run (or think) as the plan has slots now."""
         while not self._stopped:
@@ -272,14 +287,14 @@ class Runner:
     def _next_in_slot(self, index: int) -> None:
         think_ns = self._plan.think_time_ns(index)
         if think_ns <= 0:
-            self._fill_slots()
+            self._fill_soon()
             return
         self._waiting += 1
         asyncio.get_running_loop().call_later(think_ns / 1e9, self._think_no_more)
 
     def _think_no_more(self) -> None:
         self._waiting -= 1
-        self._fill_slots()
+        self._fill_soon()
 
     def _digest(self, exchange: Exchange, spec: Spec, phase: str, due_ns: int | None) -> Iterator[None]:
         """A job for the slices: decodes an exchange, then hands its record on."""

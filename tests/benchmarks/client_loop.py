@@ -126,6 +126,7 @@ class ClosedLoop:
         self.lines: list[bytes] = []
         self.finished = asyncio.get_running_loop().create_future()
         self.started = 0
+        self.freed = 0
 
     def launch(self) -> None:
         """Sends one request."""
@@ -138,10 +139,17 @@ class ClosedLoop:
         if self.slices is not None:
             self.slices.add(self.digest(exchange))
         self.ended.append(exchange)
-        if self.started < self.args.requests:
-            self.launch()
-        elif len(self.ended) == self.args.requests:
+        self.freed += 1
+        if self.freed == 1:  # as the runner does it: reads first, then sends
+            asyncio.get_running_loop().call_soon(self.fill)
+        if len(self.ended) == self.args.requests:
             self.finished.set_result(None)
+
+    def fill(self) -> None:
+        """Sends the next request of every slot that has become free."""
+        freed, self.freed = self.freed, 0
+        for _ in range(min(freed, self.args.requests - self.started)):
+            self.launch()
 
     def digest(self, exchange: Exchange) -> Iterator[None]:
         """Decodes as a run does, between reads."""
