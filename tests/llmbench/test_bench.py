@@ -34,7 +34,7 @@ def scenario_of(url, *, target=None, load=None, workload=None, **rest):
         {
             "name": "bench",
             "target": {"url": url, "ready_timeout": "500ms", **(target or {})},
-            "load": {"arrivals": "constant", "rate": "100/s", "requests": 20, **(load or {})},
+            "load": {"arrivals": "constant", "rate": "400/s", "requests": 20, **(load or {})},
             "workload": {
                 "kind": "inline",
                 "prompts": ["Say hi", "Say ho"],
@@ -146,7 +146,7 @@ def test_when_every_request_fails_there_is_a_report_and_code_3(tmp_path):
      ("error", "bad_stream"), ("empty", "bad_stream"), ("json-error", "bad_stream"), ("malformed", "ok")],
 )  # fmt: skip
 def test_half_the_requests_fail(tmp_path, kind, outcome):
-    result, log = run_on(MockOptions(faults=(Fault(kind=kind, every=2),)), tmp_path, load={"rate": "50/s"})
+    result, log = run_on(MockOptions(faults=(Fault(kind=kind, every=2),)), tmp_path)
     counts = result.summary["counts"]
     assert sum(counts[name] for name in ("ok", "bad_stream", "connect_error")) == 20
     assert counts[outcome] >= 9
