@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import resource
 import sys
@@ -31,6 +30,7 @@ from llmbench.client.answer import Answer
 from llmbench.client.decode import decode, decode_steps
 from llmbench.client.exchange import Exchange, Timeouts, Transport
 from llmbench.client.wire import BodyStyle, Destination, render_body, request_headers
+from llmbench.environment import quiet_collector
 from llmbench.records import Outcome, RequestRecord, to_journal
 from llmbench.run.slices import Slices
 
@@ -265,8 +265,8 @@ def main() -> None:
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
     args = parser.parse_args()
     tally = Tally()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 50)  # for every client alike, as a run does it
+    if not args.client.startswith("bare-"):
+        quiet_collector()  # as a run does it; the bare loops are as one would write them
     work = run_bare(args, tally) if args.client.startswith("bare-") else run_transport(args, tally)
     if args.loop == "uvloop":
         import uvloop
