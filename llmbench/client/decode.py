@@ -20,6 +20,7 @@ from llmbench.client.body import a_text, an_object, error_text, excerpt, loads, 
 from llmbench.client.exchange import Breakage, Exchange
 from llmbench.client.sse import decompress, looks_like_events
 from llmbench.client.stream import read_stream
+from llmbench.client.unpack import unpack
 from llmbench.client.usage import read_usage
 from llmbench.client.wire import Api
 
@@ -55,6 +56,7 @@ def decode_steps(
     answer = Answer()
     answer.end_ns = exchange.end_ns
     status = exchange.status
+    yield from unpack(exchange)
     if status is not None:
         try:
             chunks = _plain_chunks(exchange)

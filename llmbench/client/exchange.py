@@ -49,6 +49,9 @@ class Exchange:
     sent_ns      when the last byte of the request was handed to the socket
     connect_ns   nanoseconds spent connecting; None on a kept connection
     headers_ns   the read that completed the response's head
+    wire         socket reads as they came, heads and framing included, until `unpack` makes of them what
+                 follows; a transport whose library decodes HTTP itself leaves it empty
+    wire_ns      one stamp for each of them
     chunks       body bytes in order of arrival, transfer coding removed, content coding kept
     read_ns      one stamp for each socket read that brought body bytes
     read_chunks  for each such read, how many `chunks` had arrived when it was done
@@ -71,6 +74,8 @@ class Exchange:
         self.index = index
         self.request_id = request_id
         self.start_ns = start_ns
+        self.wire: list[bytes] = []
+        self.wire_ns: list[int] = []
         self.chunks: list[bytes] = []
         self.read_ns: list[int] = []
         self.read_chunks: list[int] = []
@@ -78,7 +83,9 @@ class Exchange:
     @property
     def last_sign_ns(self) -> int | None:
         """When the response last made progress; None before its head was there."""
-        return self.read_ns[-1] if self.read_ns else self.headers_ns
+        if self.headers_ns is None:
+            return None
+        return (self.wire_ns or self.read_ns or [self.headers_ns])[-1]
 
     def header(self, name: bytes) -> bytes | None:
         """A header's value, whatever the case of its name; `name` in the common spelling is found at once."""

@@ -1,7 +1,7 @@
 """The fast transport: HTTP/1.1 on a bare asyncio protocol, parsed by httptools.
 
-What it does while a stream runs is all there is on the hot path: take the time at the socket read,
-undo the transfer coding (in C), keep the bytes. No event is looked at before the response has ended.
+What it does while a stream runs is all there is on the hot path: take the time at the socket read, keep the
+bytes, and follow the framing (in C) to know where the response ends. Nothing is decoded before it has.
 
 - Kept connections are reused newest first, and replaced before a server would close them: a request
   sent into a closing connection would fail through no fault of the server's. Nothing is ever sent twice.
@@ -26,6 +26,7 @@ import httptools
 from llmbench.client.deadlines import Deadlines
 from llmbench.client.exchange import LINGER_S, Breakage, Done, Exchange, Outgoing, Timeouts
 from llmbench.client.sse import says_done
+from llmbench.client.unpack import unpack
 from llmbench.client.wire import Destination
 
 IDLE_LIMIT_S: Final = 4.0
@@ -235,16 +236,9 @@ class _Connection(asyncio.Protocol):
         self._done: Done | None = None
         self._num_served = 0
         self.idle_since_ns = pool.clock()
-        self._headers: dict[bytes, bytes] = {}
-        self._chunks: list[bytes] = []
-        self._num_counted = 0
-        self._num_whole = 0
         self._has_headers = False
         self._keep = False
         self._complete = False
-        # C calling C: no Python frame for each header and chunk
-        self.on_header = self._headers.setdefault
-        self.on_body = self._chunks.append
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
 
@@ -255,6 +249,7 @@ class _Connection(asyncio.Protocol):
         self._exchange = exchange
         self._done = done
         self._has_headers = self._complete = False
+        self._keep = True
         self._pool.deadlines.add(exchange, self._fail)
         sent = 0
         if self._sock is not None:
@@ -271,51 +266,47 @@ class _Connection(asyncio.Protocol):
         exchange.sent_ns = self._clock()
 
     def data_received(self, data: bytes) -> None:
-        """A socket read: the time first, then the bytes."""
+        """A socket read: the time first, then the bytes, which only the framing is read of."""
         now = self._clock()
         exchange = self._exchange
         if exchange is None:
             self.shut()  # bytes that nobody asked for: the connection cannot be trusted
             return
+        exchange.wire.append(data)
+        exchange.wire_ns.append(now)
         problem: Exception | None = None
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
             problem = error
-        num_chunks = self._num_whole if self._complete else len(self._chunks)
-        if num_chunks != self._num_counted:
-            self._num_counted = num_chunks
-            exchange.read_ns.append(now)
-            exchange.read_chunks.append(num_chunks)
         if exchange.headers_ns is None and self._has_headers:
             exchange.headers_ns = now
         if self._complete:
             # what follows a whole response is no part of it, but the connection cannot be trusted then
-            self._finish(now, keep=self._keep and problem is None and len(self._chunks) == num_chunks)
+            self._finish(now, keep=self._keep and problem is None)
         elif problem is not None:
             self._fail("protocol", f"not HTTP: {problem}; the read began {data[:60]!r}")
-        elif says_done(data, self._chunks):
+        elif says_done(data, exchange.wire):
             asyncio.get_running_loop().call_later(LINGER_S, self._end_lingering, exchange, now)
+
+    def on_message_begin(self) -> None:
+        """A response begins; a second one, behind the whole of the first, was not asked for."""
+        if self._complete:
+            self._keep = False
 
     def on_headers_complete(self) -> None:
         """The whole head is there; 1xx answers announce another one."""
         exchange = self._exchange
-        if self._complete:
-            self._keep = False  # a second response that nobody asked for
-            return
         status = self._parser.get_status_code()
-        if exchange is None or status < 200:
-            self._headers.clear()
+        if exchange is None or status < 200 or self._complete:
             return
         exchange.status = status
         self._has_headers = True
         self._keep = self._parser.should_keep_alive()  # false once the message is over
 
     def on_message_complete(self) -> None:
-        """The body's last byte was fed; acted upon when the read's bytes have been booked."""
-        if self._has_headers and not self._complete:
-            self._complete = True
-            self._num_whole = len(self._chunks)
+        """The body's last byte was fed; acted upon when the read has been booked."""
+        self._complete = self._has_headers
 
     def resume_writing(self) -> None:
         """The last byte of a request that the socket did not take at once is in the kernel now."""
@@ -349,16 +340,11 @@ class _Connection(asyncio.Protocol):
             self._fail(breakage, detail)
 
     def _settle(self, now: int) -> tuple[Exchange, Done]:
-        """Hands what was captured to the exchange and makes the connection ready for another."""
+        """Lets go of the exchange and makes the connection ready for another."""
         exchange, done = self._exchange, self._done
         assert exchange is not None
         assert done is not None
         exchange.end_ns = now
-        exchange.chunks = self._chunks[: self._num_whole] if self._complete else self._chunks.copy()
-        exchange.raw_headers = self._headers.copy()
-        self._chunks.clear()
-        self._headers.clear()
-        self._num_counted = 0
         self._exchange = self._done = None
         self._pool.deadlines.remove(exchange)
         return exchange, done
@@ -376,7 +362,7 @@ class _Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             return
-        if exc is None and self._has_headers and self._ends_with_connection():
+        if exc is None and self._has_headers and _ends_with_connection(exchange):
             self._finish(self._clock(), keep=False)
         elif exc is None:
             self._fail("closed", self._broken_detail(None))
@@ -389,10 +375,6 @@ class _Connection(asyncio.Protocol):
         if self._wire is not None and not self._wire.is_closing():
             self._wire.abort()
 
-    def _ends_with_connection(self) -> bool:
-        names = {name.lower() for name in self._headers}
-        return not names & {b"content-length", b"transfer-encoding"}
-
     def _broken_detail(self, error: Exception | None) -> str:
         what = str(error) if error is not None and str(error) else "connection closed by the server"
         exchange = self._exchange
@@ -401,6 +383,13 @@ class _Connection(asyncio.Protocol):
         if self._num_served:
             return f"{what} before any answer, on a kept connection (request {self._num_served + 1} on it)"
         return f"{what} before any answer"
+
+
+def _ends_with_connection(exchange: Exchange) -> bool:
+    """Whether the body has no length of its own, so that the connection's end is its end."""
+    for _ in unpack(exchange):
+        pass
+    return exchange.header(b"Content-Length") is None and exchange.header(b"Transfer-Encoding") is None
 
 
 def describe_connect_error(error: BaseException, timeouts: Timeouts) -> str:

@@ -96,17 +96,20 @@ def read_fields(lines: list[bytes]) -> tuple[bytes | None, bytes] | None:
 
 
 _DONE_TAIL = 64
+_CHUNK_FRAMING = re.compile(
+    rb"\r\n[0-9A-Fa-f]+(?:;[^\r\n]*)?\r\n"
+)  # between two HTTP/1.1 chunks (RFC 9112, 7.1)
 
 
 def says_done(data: bytes, chunks: list[bytes]) -> bool:
     """Whether `[DONE]` has just come: with the read `data`, the last of whose bytes end `chunks`.
 
     Cheap where it has not: only the end of the read is looked at, for nothing follows a `[DONE]` but framing.
-    A small read may hold the end of a `[DONE]` that was cut anywhere.
+    A small read may hold the end of a `[DONE]` that was cut anywhere, also between two HTTP chunks.
     """
     if b"[DONE]" not in data[-_DONE_TAIL:] and len(data) >= 32:
         return False
-    return _DONE.search(b"".join(chunks[-16:])) is not None
+    return _DONE.search(_CHUNK_FRAMING.sub(b"", b"".join(chunks[-16:]))) is not None
 
 
 def looks_like_events(body: bytes) -> bool:

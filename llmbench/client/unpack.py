@@ -1,0 +1,74 @@
+"""The socket reads of an HTTP/1.1 response, taken apart after it has ended: headers, body chunks, stamps.
+
+While a stream runs the fast transport only keeps what it read; here the transfer coding is undone. A body
+chunk belongs to the read that brought its last byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httptools
+
+from llmbench.client.exchange import Exchange
+
+PAUSE_BYTES = 1 << 18
+"""Bytes unpacked between two pauses: some 0.2 ms of work."""
+
+
+class _Collector:
+    """What httptools calls, by these names, while a response is fed to it."""
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.final_headers: dict[bytes, bytes] = {}
+        self.chunks: list[bytes] = []
+        self.num_whole: int | None = None  # chunks of the whole response, once it is whole
+        # C calling C: no Python frame for each header and chunk
+        self.on_header = self.headers.setdefault
+        self.on_body = self.chunks.append
+        self.parser = httptools.HttpResponseParser(self)
+
+    def on_headers_complete(self) -> None:
+        """1xx answers announce another one; what follows a whole response is no part of it."""
+        if not self.final_headers and self.parser.get_status_code() >= 200:
+            self.final_headers = dict(self.headers)
+        self.headers.clear()
+
+    def on_message_complete(self) -> None:
+        """The body's last byte was fed."""
+        if self.num_whole is None and self.final_headers:
+            self.num_whole = len(self.chunks)
+
+
+def unpack(exchange: Exchange) -> Iterator[None]:
+    """Makes `raw_headers`, `chunks`, `read_ns`, `read_chunks` out of `wire` and `wire_ns`, and drops those.
+
+    Pauses now and then. Bytes that are not HTTP end it; the transport has booked that.
+    """
+    wire, wire_ns = exchange.wire, exchange.wire_ns
+    if not wire:
+        return
+    found = _Collector()
+    feed, chunks = found.parser.feed_data, found.chunks
+    counted = num_bytes = 0
+    for now, data in zip(wire_ns, wire, strict=True):
+        try:
+            feed(data)
+            is_sound = True
+        except httptools.HttpParserError:
+            is_sound = False
+        count = len(chunks) if found.num_whole is None else found.num_whole
+        if count != counted:
+            counted = count
+            exchange.read_ns.append(now)
+            exchange.read_chunks.append(count)
+        if not is_sound:
+            break
+        num_bytes += len(data)
+        if num_bytes >= PAUSE_BYTES:
+            num_bytes = 0
+            yield
+    exchange.raw_headers = found.final_headers
+    exchange.chunks = chunks[:counted]
+    exchange.wire, exchange.wire_ns = [], []
