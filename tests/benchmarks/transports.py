@@ -1,6 +1,6 @@
 """The self-benchmark that chooses the transport: every client loop against the same server, in turn.
 
-    python tests/benchmarks/transports.py [--truthserver FILE.cpp] [--ladder FILE.cpp] [--repeats 5]
+    python tests/benchmarks/transports.py [--truthserver FILE.cpp] [--ladder FOLDER] [--repeats 5]
 
 Three loads, each a case of its own:
 
@@ -12,6 +12,8 @@ The clients of a case run one after the other, round after round, so that a drif
 of them; medians over the rounds are printed, and ratios are taken within a round. The server is pinned to one
 core and the client to another where the machine has two. Without --truthserver (a C++ source that is compiled
 here), the bundled mock serves, which is slower than a client may be: then read ratios of CPU time only.
+--ladder names a folder with other people's bare clients (ladder.py, ladder_c.cpp); then ratios are to its
+aiohttp loop, else to ours.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ CASES = (
         tokens=100,
         rate="events_per_cpu_s",
         unit="events per CPU-second",
-        clients=("fast", "fast+records", "aiohttp", "bare-aiohttp", "c"),
+        clients=("fast", "fast+records", "aiohttp", "bare-aiohttp", "ladder:aiohttp-any", "c"),
         server=("--ttft-ms", "200", "--itl-ms", "10"),
         mock=("--ttft", "200ms", "--itl", "10ms"),
     ),
@@ -71,7 +73,16 @@ CASES = (
         tokens=1000,
         rate="events_per_cpu_s",
         unit="events per CPU-second",
-        clients=("fast", "fast+records", "aiohttp", "bare-aiohttp", "bare-httpx", "c"),
+        clients=(
+            "fast",
+            "fast+records",
+            "aiohttp",
+            "bare-aiohttp",
+            "bare-httpx",
+            "ladder:aiohttp-any",
+            "ladder:httpx-lines",
+            "c",
+        ),
         server=("--flood",),
         mock=("--ttft", "0ms", "--itl", "0ms", "--events-per-send", "64"),
     ),
@@ -82,13 +93,13 @@ CASES = (
         tokens=1,
         rate="requests_per_s",
         unit="requests per second",
-        clients=("fast", "fast+records", "aiohttp", "bare-aiohttp", "c"),
+        clients=("fast", "fast+records", "aiohttp", "bare-aiohttp", "ladder:aiohttp-any", "c"),
         server=(),
         mock=("--ttft", "0ms", "--itl", "0ms"),
     ),
 )
 # bare httpx is two orders of magnitude slower: fewer requests give it the same time
-FEWER = {"bare-httpx": 20, "bare-aiohttp": 2, "aiohttp": 2}
+FEWER = {"bare-httpx": 20, "ladder:httpx-lines": 20, "aiohttp": 2}
 
 
 def pinned(core: int, command: list[str]) -> list[str]:
@@ -122,32 +133,43 @@ def compiled(source: Path, folder: Path) -> Path:
     return program
 
 
-def run_client(client: str, case: Case, port: int, ladder: Path | None) -> Figures | None:
-    """One client's figures; None for the C client where it is not there."""
-    requests = case.requests // FEWER.get(client, 1)
-    sizes = [str(case.streams), str(max(requests, case.streams)), str(case.tokens)]
+@dataclass(frozen=True)
+class Ladder:
+    """Other people's bare clients, where they are at hand."""
+
+    script: Path
+    program: Path
+
+
+def run_client(client: str, case: Case, port: int, ladder: Ladder | None) -> Figures | None:
+    """One client's figures; None for a ladder client where there is no ladder."""
+    requests = max(case.requests // FEWER.get(client, 1), case.streams)
+    is_ladder = client == "c" or client.startswith("ladder:")
+    if is_ladder and ladder is None:
+        return None
     if client == "c":
-        if ladder is None:
-            return None
-        done = subprocess.run(
-            pinned(0, [str(ladder), str(port), *sizes]), capture_output=True, text=True, check=True
-        )
-        said = json.loads(done.stdout)
-        return {
-            "events_per_cpu_s": said["ev_cpu"],
-            "requests_per_s": said["req_s"],
-            "events_per_cpu_s_with_decoding": said["ev_cpu"],
-            "ttft_p50_ms": said["ttft"][0],
-            "ttft_p99_ms": said["ttft"][1],
-        }
-    options = ["--streams", sizes[0], "--requests", sizes[1], "--tokens", sizes[2]]
-    command = pinned(0, [sys.executable, str(LOOP), client, str(port), *options])
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    figures: Figures = json.loads(done.stdout)
-    return figures
+        assert ladder is not None
+        command = [str(ladder.program), str(port), str(case.streams), str(requests), str(case.tokens)]
+    elif is_ladder:
+        assert ladder is not None
+        command = [sys.executable, str(ladder.script), client.removeprefix("ladder:"), "--port", str(port)]
+        command += ["-c", str(case.streams), "-n", str(requests), "--tokens", str(case.tokens)]
+    else:
+        command = [sys.executable, str(LOOP), client, str(port), "--streams", str(case.streams)]
+        command += ["--requests", str(requests), "--tokens", str(case.tokens)]
+    done = subprocess.run(pinned(0, command), capture_output=True, text=True, check=True)
+    said: Figures = json.loads(done.stdout)
+    if not is_ladder:
+        return said
+    return {
+        "events_per_cpu_s": said["ev_cpu"],
+        "requests_per_s": said["req_s"],
+        "ttft_p50_ms": said["ttft"][0],
+        "ttft_p99_ms": said["ttft"][1],
+    }
 
 
-def measure(case: Case, port: int, ladder: Path | None, repeats: int) -> dict[str, list[Figures]]:
+def measure(case: Case, port: int, ladder: Ladder | None, repeats: int) -> dict[str, list[Figures]]:
     """Every client's figures, a list entry a round."""
     rounds: dict[str, list[Figures]] = {}
     for number in range(repeats):
@@ -160,18 +182,19 @@ def measure(case: Case, port: int, ladder: Path | None, repeats: int) -> dict[st
 
 
 def show(case: Case, rounds: dict[str, list[Figures]]) -> None:
-    """A table: each client's median rate, its range, its ratio to the bare aiohttp loop; TTFT in ms."""
+    """A table: each client's median rate, its range, its ratio to a bare aiohttp loop; TTFT in ms."""
     lines = [f"\n{case.name}: {case.streams} streams, {case.tokens} tokens, {case.unit}"]
     lines.append(
-        f"  {'client':<14}{'median':>11}{'range':>24}{'x bare aiohttp':>16}{'ttft p50 / p99 ms':>20}"
+        f"  {'client':<20}{'median':>11}{'range':>24}{'x bare aiohttp':>16}{'ttft p50 / p99 ms':>20}"
     )
-    base = [figures[case.rate] for figures in rounds["bare-aiohttp"]]
+    base_client = "ladder:aiohttp-any" if "ladder:aiohttp-any" in rounds else "bare-aiohttp"
+    base = [figures[case.rate] for figures in rounds[base_client]]
     for client, figures in rounds.items():
         values = [one[case.rate] for one in figures]
         ratio = statistics.median(value / other for value, other in zip(values, base, strict=True))
         spread = f"{min(values):,.0f} to {max(values):,.0f}"
         p50, p99 = (statistics.median(one[f"ttft_p{p}_ms"] for one in figures) for p in (50, 99))
-        row = f"  {client:<14}{statistics.median(values):>11,.0f}{spread:>24}{ratio:>14.2f}"
+        row = f"  {client:<20}{statistics.median(values):>11,.0f}{spread:>24}{ratio:>14.2f}"
         lines.append(f"{row}{f'{p50:.1f} / {p99:.1f}':>20}")
     sys.stdout.write("\n".join(lines) + "\n")
 
@@ -180,7 +203,7 @@ def main() -> None:
     """Runs the cases asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--truthserver", type=Path, help="C++ source of the ground-truth server")
-    parser.add_argument("--ladder", type=Path, help="C++ source of the bare epoll client")
+    parser.add_argument("--ladder", type=Path, help="folder with ladder.py and ladder_c.cpp")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--case", choices=[case.name for case in CASES], action="append")
     parser.add_argument("--port", type=int, default=9377)
@@ -189,7 +212,10 @@ def main() -> None:
     results: dict[str, dict[str, list[Figures]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         truth = compiled(args.truthserver, Path(scratch)) if args.truthserver else None
-        ladder = compiled(args.ladder, Path(scratch)) if args.ladder else None
+        ladder = None
+        if args.ladder:
+            program = compiled(args.ladder / "ladder_c.cpp", Path(scratch))
+            ladder = Ladder(args.ladder / "ladder.py", program)
         for case in CASES:
             if args.case and case.name not in args.case:
                 continue
