@@ -38,6 +38,8 @@ def read_stream(
         yield from reader.read_events(split_events(body))
     else:
         yield from reader.read_body(body)
+    if len(body) >= _WORTH_A_TEMPLATE:
+        yield
     reader.settle(exchange, chunks)
 
 

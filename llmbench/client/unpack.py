@@ -12,8 +12,8 @@ import httptools
 
 from llmbench.client.exchange import Exchange
 
-PAUSE_BYTES = 1 << 18
-"""Bytes unpacked between two pauses: some 0.2 ms of work."""
+PAUSE_BYTES = 1 << 14
+"""Bytes unpacked between two pauses."""
 
 
 class _Collector:

@@ -27,6 +27,8 @@ from llmbench.run.slices import Slices
 
 READY_AHEAD = 256
 """Requests rendered to bytes before they are due."""
+SENDS_PER_TURN = 16
+"""Sends between two looks at the sockets, where many are due at once: some 0.2 ms of work."""
 _PAUSE_EVERY = 64
 
 
@@ -187,9 +189,10 @@ class Runner:
     def _pace(self) -> None:
         """Open loop: sends everything that is due, then sleeps until the next."""
         due, num_due = self._due, len(self._due)
+        last = self._next + SENDS_PER_TURN
         while self._next < num_due:
             due_ns = due[self._next]
-            if due_ns > self.now_ns():
+            if due_ns > self.now_ns() or self._next == last:
                 self._alarm.set(self.epoch_ns + due_ns)
                 return
             self._launch(due_ns)
@@ -221,12 +224,16 @@ class Runner:
 
     def _fill_slots(self) -> None:
         """Closed loop: starts requests until as many run (or think) as the plan has slots now."""
+        last = self._next + SENDS_PER_TURN
         while not self._stopped:
             now = self.now_ns()
             if not self._plan.admits(self._measured, now):
                 self._stopped = True
                 self._start_drain()
             elif self.in_flight + self._waiting >= self._plan.concurrency_at(now):
+                return
+            elif self._next == last:
+                self._fill_soon()
                 return
             else:
                 self._launch(None)
@@ -301,6 +308,7 @@ class Runner:
         answer = yield from decode_steps(
             exchange, self._options.api, stream=self._options.stream, keep_text=self._options.save_text
         )
+        yield
         record = self._record(spec, phase, due_ns, Outcome.OK)
         fill_record(
             record,
