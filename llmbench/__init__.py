@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmbench.bench import RunResult, run_scenario
+    from llmbench.bench import RunResult
+    from llmbench.bench import run_scenario as run
     from llmbench.errors import CannotMeasure, LlmbenchError, ScenarioError, UsageError
     from llmbench.measurement import MeasureResult, measure
     from llmbench.scenario.load import load_scenario, parse_scenario
@@ -29,7 +30,7 @@ __all__ = [
     "load_scenario",
     "measure",
     "parse_scenario",
-    "run_scenario",
+    "run",
 ]
 
 _HOMES = {
@@ -43,15 +44,17 @@ _HOMES = {
     "load_scenario": "llmbench.scenario.load",
     "measure": "llmbench.measurement",
     "parse_scenario": "llmbench.scenario.load",
-    "run_scenario": "llmbench.bench",
+    "run": "llmbench.bench",
 }
+
+_NAMES_THERE = {"run": "run_scenario"}
 
 
 def __getattr__(name: str) -> Any:
     """The public name, from the module where it lives (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'llmbench' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES[name]), _NAMES_THERE.get(name, name))
 
 
 def __dir__() -> list[str]:

@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 
 from llmbench.errors import CannotMeasure, UsageError
 from llmbench.load.plan import Plan, make_plan
+from llmbench.replay.engine_process import EngineProcess, running_engine
+from llmbench.replay.identity import RunIdentity
+from llmbench.replay.live import RunObserver
+from llmbench.replay.reach import Reached, reach
+from llmbench.replay.session import Session, SessionFacts
 from llmbench.report.folder import RunFolder, create
 from llmbench.report.rebuild import read_journals, write_results
 from llmbench.report.run_document import measurement, plan_text, run_document
-from llmbench.run.engine_process import EngineProcess, running_engine
-from llmbench.run.identity import RunIdentity
-from llmbench.run.live import RunObserver
-from llmbench.run.reach import Reached, reach
-from llmbench.run.session import Session, SessionFacts
 from llmbench.scenario.model import Scenario
 from llmbench.slo import exit_code
 from llmbench.workload.data import WorkloadData, load_data
@@ -60,7 +60,7 @@ class _Prepared:
 def run_scenario(
     scenario: Scenario,
     *,
-    out: Path,
+    out: Path = Path("reports"),
     scenario_dir: Path | None = None,
     save_text: bool = False,
     observer: RunObserver | None = None,

@@ -25,7 +25,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"workload"}),
     frozenset({"load"}),
     frozenset({"client"}),
-    frozenset({"run"}),
+    frozenset({"replay"}),
     frozenset({"slo"}),
     frozenset({"metrics"}),
     frozenset({"trust"}),
@@ -93,7 +93,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def part_of(path: Path) -> str:
-    """`llmbench/run/live.py` belongs to the part `run`, `llmbench/stats.py` to `stats`."""
+    """`llmbench/replay/live.py` belongs to the part `replay`, `llmbench/stats.py` to `stats`."""
     return path.relative_to(ROOT).with_suffix("").parts[1]
 
 

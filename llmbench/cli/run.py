@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from llmbench.cli.console import print_json, print_summary
-from llmbench.run.live import RunObserver, observer_for
+from llmbench.replay.live import RunObserver, observer_for
 
 
 def command(

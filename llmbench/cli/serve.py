@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import typer
 
-from llmbench.run.engine_process import require_engine
+from llmbench.replay.engine_process import require_engine
 
 CONTEXT_SETTINGS: Final[dict[str, Any]] = {
     "allow_extra_args": True,

@@ -6,7 +6,7 @@ chunk belongs to the read that brought its last byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httptools
 
@@ -27,11 +27,11 @@ class _Collector:
         # C calling C: no Python frame for each header and chunk
         self.on_header = self.headers.setdefault
         self.on_body = self.chunks.append
-        self.parser = httptools.HttpResponseParser(self)
+        self.status_code: Callable[[], int] = int
 
     def on_headers_complete(self) -> None:
         """1xx answers announce another one; what follows a whole response is no part of it."""
-        if not self.final_headers and self.parser.get_status_code() >= 200:
+        if not self.final_headers and self.status_code() >= 200:
             self.final_headers = dict(self.headers)
         self.headers.clear()
 
@@ -50,7 +50,9 @@ def unpack(exchange: Exchange) -> Iterator[None]:
     if not wire:
         return
     found = _Collector()
-    feed, chunks = found.parser.feed_data, found.chunks
+    parser = httptools.HttpResponseParser(found)
+    found.status_code = parser.get_status_code
+    feed, chunks = parser.feed_data, found.chunks
     counted = num_bytes = 0
     for now, data in zip(wire_ns, wire, strict=True):
         try:
@@ -69,6 +71,7 @@ def unpack(exchange: Exchange) -> Iterator[None]:
         if num_bytes >= PAUSE_BYTES:
             num_bytes = 0
             yield
+    del found.status_code  # the parser knows the collector: no cycle, so that both go now, bodies and all
     exchange.raw_headers = found.final_headers
     exchange.chunks = chunks[:counted]
     exchange.wire, exchange.wire_ns = [], []

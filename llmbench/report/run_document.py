@@ -14,7 +14,7 @@ from llmbench.context import RunContext, StageWindow
 from llmbench.environment import describe_host
 from llmbench.load.levels import StageSpan
 from llmbench.load.plan import Plan
-from llmbench.run.identity import RunIdentity
+from llmbench.replay.identity import RunIdentity
 from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import secrets_of
 

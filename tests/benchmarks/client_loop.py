@@ -32,7 +32,7 @@ from llmbench.client.exchange import Exchange, Timeouts, Transport
 from llmbench.client.wire import BodyStyle, Destination, render_body, request_headers
 from llmbench.environment import quiet_collector
 from llmbench.records import Outcome, RequestRecord, to_journal
-from llmbench.run.slices import Slices
+from llmbench.replay.slices import Slices
 
 
 def cpu_seconds() -> float:

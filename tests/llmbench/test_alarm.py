@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from llmbench.run.alarm import Alarm
+from llmbench.replay.alarm import Alarm
 from tests.llmbench.scripted import run_on
 
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])

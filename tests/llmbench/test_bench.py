@@ -282,3 +282,12 @@ def test_what_this_version_cannot_do_is_refused_by_name(tmp_path):
     with pytest.raises(UsageError, match=r"load\.until"):
         run_scenario(scenario_of("http://127.0.0.1:9", load={"until": {"ttft.p95": "5%"}}), out=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_loop_does_not_hammer_a_server_that_answers_nothing(tmp_path):
+    """With only a duration to end it, such a loop once sent as fast as connections could be refused."""
+    options = MockOptions(faults=(read_fault("drop"),))
+    load = {"arrivals": "closed", "concurrency": 4, "duration": "1s", "rate": None, "requests": None}
+    result, _ = run_on(options, tmp_path, load=load, target={"ignore_eos": False})
+    assert result.exit_code == 3
+    assert 4 <= len(rows_of(result)) <= 4 * 11

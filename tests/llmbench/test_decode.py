@@ -6,6 +6,7 @@ every row is decoded with LF, CRLF and CR line ends, whole and byte by byte, wit
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmbench.client.decode import decode
+from llmbench.client.exchange import Exchange
 from llmbench.records import RequestRecord, to_journal
 from tests.llmbench.exchanges import DONE, MS, cut, delta, event, exchange_of, usage
 
@@ -638,3 +640,23 @@ def test_no_json_breaks_the_decoder_and_all_of_it_can_be_written_down(chunks, ap
 def test_no_bytes_break_the_decoder(body, kind):
     decode(exchange_of(*cut(body, [3] * 9), kind=kind), "chat")
     decode(exchange_of(*cut(body, [3] * 9), kind=kind), "responses", stream=False)
+
+
+def test_decoding_leaves_no_cycle_that_holds_a_body():
+    """Bodies once lived on in a cycle with their parser until the collector's next full pass, minutes later."""
+    body = b"data: {}\n\n" + b": " + b"x" * 100_000 + b"\n\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for _ in range(20):
+            exchange = Exchange(0, "r", 0)
+            exchange.status = 200
+            exchange.wire = [head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)]
+            exchange.wire_ns = [1]
+            decode(exchange, "chat")
+        del exchange
+        assert len(gc.get_objects()) - before < 20
+    finally:
+        gc.enable()

@@ -50,6 +50,6 @@ def test_serve_becomes_the_engine_and_ends_on_a_signal(bench: Bench):
 
 
 def test_without_torch_serve_names_the_extra(monkeypatch):
-    monkeypatch.setattr("llmbench.run.engine_process.NEEDED", ("torch_that_is_not_there",))
+    monkeypatch.setattr("llmbench.replay.engine_process.NEEDED", ("torch_that_is_not_there",))
     with pytest.raises(CannotMeasure, match=r"pip install 'llmbench\[engine\]'"):
         serve.command(None)  # type: ignore[arg-type]  # it is not looked at

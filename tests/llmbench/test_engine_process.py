@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from llmbench.errors import CannotMeasure, TargetUnreachable
-from llmbench.run.engine_process import engine_arguments, running_engine
+from llmbench.replay.engine_process import engine_arguments, running_engine
 
 READY = 'print("reference_engine ready at http://127.0.0.1:4711 model=tiny", flush=True)'
 
@@ -136,7 +136,7 @@ def test_an_engine_that_dies_in_mid_run_can_be_told_and_explained(scripted):
 
 
 def test_an_engine_that_ignores_sigterm_is_killed(scripted, monkeypatch):
-    monkeypatch.setattr("llmbench.run.engine_process.TERM_GRACE_S", 0.2)
+    monkeypatch.setattr("llmbench.replay.engine_process.TERM_GRACE_S", 0.2)
     log = scripted(f"""
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -174,7 +174,7 @@ def test_the_engine_ends_even_when_we_are_killed(scripted, tmp_path):
     log = scripted(f"import time\n{READY}\ntime.sleep(60)")
     script = f"""
 import pathlib, time
-from llmbench.run.engine_process import running_engine
+from llmbench.replay.engine_process import running_engine
 with running_engine({{}}, log=pathlib.Path({str(log)!r}), ready_timeout_s=10) as engine:
     print(engine.pid, flush=True)
     time.sleep(60)
@@ -192,7 +192,7 @@ with running_engine({{}}, log=pathlib.Path({str(log)!r}), ready_timeout_s=10) as
 
 
 def test_without_torch_the_message_names_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr("llmbench.run.engine_process.NEEDED", ("torch_that_is_not_there",))
+    monkeypatch.setattr("llmbench.replay.engine_process.NEEDED", ("torch_that_is_not_there",))
     with (
         pytest.raises(CannotMeasure, match=r"pip install 'llmbench\[engine\]'"),
         running_engine({}, log=tmp_path / "engine.log", ready_timeout_s=1),

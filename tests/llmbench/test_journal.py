@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from llmbench.run.journal import FLUSH_S, Journal
+from llmbench.replay.journal import FLUSH_S, Journal
 
 
 async def test_lines_are_on_disk_within_a_fraction_of_a_second(tmp_path):
@@ -63,7 +63,7 @@ async def test_a_disk_that_refuses_is_told_once(tmp_path):
 
 CUT_AND_MENDED = """
     import asyncio, resource, sys
-    from llmbench.run.journal import FLUSH_S, Journal
+    from llmbench.replay.journal import FLUSH_S, Journal
 
     async def main():
         told = []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmbench.run.live import (
+from llmbench.replay.live import (
     LiveSnapshot,
     PlainLines,
     RewrittenBlock,

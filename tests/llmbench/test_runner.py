@@ -16,7 +16,7 @@ from llmbench.client.exchange import Exchange, Outgoing
 from llmbench.load.arrivals import ConcurrencySteps
 from llmbench.load.plan import Plan, make_plan
 from llmbench.records import Outcome
-from llmbench.run.runner import READY_AHEAD, Prepared, Runner, RunnerOptions
+from llmbench.replay.runner import READY_AHEAD, Prepared, Runner, RunnerOptions
 from llmbench.scenario.model import Scenario
 from tests.llmbench.exchanges import DONE, delta, event
 from tests.llmbench.scripted import run_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from llmbench.run.slices import SLICE_S, Slices
+from llmbench.replay.slices import SLICE_S, Slices
 
 
 def job(name, steps, seen):

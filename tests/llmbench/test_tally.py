@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmbench.records import Outcome, RequestRecord
-from llmbench.run.tally import _LATEST, EverySecond, SelfProbe, Tally, _Latest
+from llmbench.replay.tally import _LATEST, EverySecond, SelfProbe, Tally, _Latest
 
 S = 10**9
 

@@ -22,12 +22,12 @@ import orjson
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.environment import allow_many_sockets, quiet_collector
 from llmbench.records import RequestRecord, to_journal
-from llmbench.run.engine_process import EngineProcess
-from llmbench.run.identity import RunIdentity
-from llmbench.run.journal import Journal
-from llmbench.run.live import LiveSnapshot, RunObserver
-from llmbench.run.runner import Prepared, Runner, RunnerOptions
-from llmbench.run.tally import EverySecond, SelfProbe, Tally
+from llmbench.replay.engine_process import EngineProcess
+from llmbench.replay.identity import RunIdentity
+from llmbench.replay.journal import Journal
+from llmbench.replay.live import LiveSnapshot, RunObserver
+from llmbench.replay.runner import Prepared, Runner, RunnerOptions
+from llmbench.replay.tally import EverySecond, SelfProbe, Tally
 from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import Scenario, secrets_of
 from llmbench.workload.prompts import RequestSource

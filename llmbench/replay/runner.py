@@ -22,11 +22,13 @@ from llmbench.client.to_record import fill_record
 from llmbench.client.wire import Api
 from llmbench.load.plan import Plan
 from llmbench.records import Outcome, RequestRecord
-from llmbench.run.alarm import Alarm
-from llmbench.run.slices import Slices
+from llmbench.replay.alarm import Alarm
+from llmbench.replay.slices import Slices
 
 READY_AHEAD = 256
 """Requests rendered to bytes before they are due."""
+UNANSWERED_REST_NS = 100_000_000
+"""How long a closed loop's slot rests when no answer came: a dead server would be asked without end."""
 SENDS_PER_TURN = 16
 """Sends between two looks at the sockets, where many are due at once: some 0.2 ms of work."""
 _PAUSE_EVERY = 64
@@ -289,10 +291,10 @@ class Runner:
         if self._stopped:
             self._settle_if_drained()
         elif due_ns is None:
-            self._next_in_slot(spec.index)
+            self._next_in_slot(spec.index, UNANSWERED_REST_NS if exchange.status is None else 0)
 
-    def _next_in_slot(self, index: int) -> None:
-        think_ns = self._plan.think_time_ns(index)
+    def _next_in_slot(self, index: int, rest_ns: int) -> None:
+        think_ns = max(self._plan.think_time_ns(index), rest_ns)
         if think_ns <= 0:
             self._fill_soon()
             return

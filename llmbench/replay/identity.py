@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from llmbench.load.plan import Plan
-from llmbench.run.reach import Reached
+from llmbench.replay.reach import Reached
 from llmbench.scenario.model import Scenario
 
 
