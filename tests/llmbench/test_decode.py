@@ -643,7 +643,7 @@ def test_no_bytes_break_the_decoder(body, kind):
 
 
 def test_decoding_leaves_no_cycle_that_holds_a_body():
-    """Bodies once lived on in a cycle with their parser until the collector's next full pass, minutes later."""
+    """Bodies once lived on, in a cycle with their parser, until the collector came by minutes later."""
     body = b"data: {}\n\n" + b": " + b"x" * 100_000 + b"\n\n"
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     gc.collect()
