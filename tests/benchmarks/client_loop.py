@@ -1,6 +1,6 @@
 """One client loop against one server, in a process of its own; prints its figures as a JSON line.
 
-    python tests/benchmarks/client_loop.py CLIENT PORT --streams 256 --requests 768 --tokens 100
+    python -m tests.benchmarks.client_loop CLIENT PORT --streams 256 --requests 768 --tokens 100
 
 Clients:
     fast, aiohttp, httpx          llmbench's transports, exchanges decoded to answers after the window

@@ -1,6 +1,6 @@
 """The memory of a run over time: resident set size of `llmbench run`, sampled while it streams.
 
-    python tests/benchmarks/memory.py URL [--streams 200] [--duration 300s] [--tokens 200]
+    python -m tests.benchmarks.memory URL [--streams 200] [--duration 300s] [--tokens 200]
 
 Against a server that sends 100 events a second to each stream, 200 streams are 20,000 events a second.
 Prints a line every few seconds, and the growth between the first and the last third of the run. What is kept

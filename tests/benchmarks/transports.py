@@ -1,6 +1,6 @@
 """The self-benchmark that chooses the transport: every client loop against the same server, in turn.
 
-    python tests/benchmarks/transports.py [--truthserver FILE.cpp] [--ladder FOLDER] [--repeats 5]
+    python -m tests.benchmarks.transports [--truthserver FILE.cpp] [--ladder FOLDER] [--repeats 5]
 
 Three loads, each a case of its own:
 
