@@ -13,13 +13,16 @@ _PASTED = (*API_PATHS.values(), "models")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where the server is. `root` is the path before `/v1`, without a trailing slash (often empty)."""
+    """Where the server is. `root` is the path before `/v1`, without a trailing slash (often empty); `query` goes
+    with every request (a gateway's `api-version=…`).
+    """
 
     tls: bool
     host: str
     port: int
     root: str
     unix_socket: str | None = None
+    query: str = ""
 
     @property
     def authority(self) -> str:
@@ -35,7 +38,8 @@ class Address:
 
     def path(self, api: str) -> str:
         """The request path of an API ("chat", "completions", "responses")."""
-        return f"{self.root}/v1/{API_PATHS[api]}"
+        query = f"?{self.query}" if self.query else ""
+        return f"{self.root}/v1/{API_PATHS[api]}{query}"
 
     def url(self, api: str) -> str:
         """The whole URL of an API, as shown to a user."""
@@ -71,6 +75,7 @@ def parse_address(url: str, unix_socket: str | None = None) -> Address:
         port=port or (443 if tls else 80),
         root=_root_path(parts.path),
         unix_socket=unix_socket,
+        query=parts.query,
     )
 
 

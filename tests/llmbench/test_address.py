@@ -76,3 +76,11 @@ def test_no_text_crashes_it(text):
 def test_a_unix_socket_is_kept_beside_the_host():
     address = parse_address("http://localhost/v1", "/run/llm.sock")
     assert (address.unix_socket, address.authority) == ("/run/llm.sock", "localhost")
+
+
+def test_a_query_goes_with_every_request():
+    """It was dropped without a word: gateways that want an api-version answered 404."""
+    address = parse_address("https://gateway.test/llm/v1/?api-version=2026-10-01")
+    assert address.path("chat") == "/llm/v1/chat/completions?api-version=2026-10-01"
+    assert address.url("chat") == "https://gateway.test/llm/v1/chat/completions?api-version=2026-10-01"
+    assert address.base == "https://gateway.test/llm"
