@@ -13,8 +13,8 @@ _PASTED = (*API_PATHS.values(), "models")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where the server is. `root` is the path before `/v1`, without a trailing slash (often empty); `query` goes
-    with every request (a gateway's `api-version=…`).
+    """Where the server is. `root` is the path before `/v1`, without a trailing slash (often empty); `query`
+    goes with every request (a gateway's `api-version=…`).
     """
 
     tls: bool
