@@ -115,7 +115,8 @@ def quantity(check: Mapping[str, Any], value: float | None, *, with_unit: bool =
         return percent(value) if with_unit else percent(value).removesuffix(" %")
     if is_rate(check):
         return rate(value)
-    return duration(value, unit_of(check["limit"]), with_unit=with_unit)
+    # one unit a line: that of what was observed, so that its interval reads beside it
+    return duration(value, unit_of(check["observed"]), with_unit=with_unit)
 
 
 def check_interval(check: Mapping[str, Any]) -> str:
