@@ -98,6 +98,7 @@ def _refuse_what_is_not_there_yet(scenario: Scenario) -> None:
     missing = {
         "matrix": bool(scenario.matrix),
         "cost": scenario.cost is not None,
+        "workload.slo": any(one.slo is not None and one.slo.limits for one in scenario.workloads),
         "server_metrics": scenario.server_metrics not in ("auto", False),
         "instrument.workers": scenario.instrument.workers not in ("auto", 1),
         "instrument.timestamps": scenario.instrument.timestamps == "kernel",

@@ -124,6 +124,20 @@ def _errors(summary: Summary) -> Reason | None:
     )
 
 
+def _malformed(summary: Summary) -> Reason | None:
+    count = summary["tokens"]["warnings"].get("malformed_event", 0)
+    if not count:
+        return None
+    return _reason(
+        "malformed_events",
+        "SUSPECT",
+        count,
+        0,
+        f"{count} answers held events that are not JSON; what they should have said is missing",
+        "look at the stream with curl -N; a gateway may be wrapping comments or cutting lines",
+    )
+
+
 def _usage_missing(summary: Summary) -> Reason | None:
     sources = summary["tokens"]["sources"]
     by_events, known = sources.get("events", 0), sum(sources.values())
@@ -234,6 +248,7 @@ CHECKS: tuple[Callable[[Summary], Reason | None], ...] = (
     _dropped,
     _errors,
     _buffered,
+    _malformed,
     _usage_missing,
     _tokens_disagree,
     _output_short,

@@ -311,13 +311,18 @@ def _share(part: BoolRows, whole: BoolRows) -> float | None:
 
 
 def _buffered_share(requests: Requests) -> float | None:
-    """Share of streams (four events or more) whose output came in one read or in the E2E's last 2 %."""
+    """Share of streams (four events or more) whose output came in one read, or crowded in the E2E's last 2 %.
+
+    Crowded: four events a read or more. A slow first token alone (a queue) puts the rest at the end too, but
+    each event in a read of its own.
+    """
     columns, rows = requests.columns, requests.succeeded
     ttft, e2e, reads = requests.measures["ttft"], requests.measures["e2e"], columns.integers["reads"]
     streams = rows & ttft.defined & e2e.defined & (columns.num_events >= 4)
     at_the_end = (e2e.values - ttft.values) <= 0.02 * e2e.values
     one_read = reads.is_set & (reads.values <= 1)
-    return _share(at_the_end | one_read, streams)
+    crowded = ~reads.is_set | (reads.values * 4 <= columns.num_events)
+    return _share((at_the_end & crowded) | one_read, streams)
 
 
 def _asked(requests: Requests) -> dict[str, Any]:

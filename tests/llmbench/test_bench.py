@@ -291,3 +291,10 @@ def test_a_closed_loop_does_not_hammer_a_server_that_answers_nothing(tmp_path):
     result, _ = run_on(options, tmp_path, load=load, target={"ignore_eos": False})
     assert result.exit_code == 3
     assert 4 <= len(rows_of(result)) <= 4 * 11
+
+
+def test_limits_of_a_single_workload_are_refused_rather_than_ignored(tmp_path):
+    """Set on a workload, they were accepted and never judged: a gate that always passes."""
+    workload = {"tenant": "a", "slo": {"ttft": {"p50": "1ms"}}}
+    with pytest.raises(UsageError, match=r"not in this version: workload\.slo"):
+        run_scenario(scenario_of("http://127.0.0.1:9", workload=workload), out=tmp_path)

@@ -620,3 +620,21 @@ def test_one_late_send_of_a_few_does_not_condemn_a_run():
 def test_a_lag_of_a_few_milliseconds_condemns_nothing_however_fast_the_target():
     records = [ok_record(i, due_ns=0, sent=4 * MS, events=[24 * MS]) for i in range(200)]
     assert "client_late" not in codes(summary_of(records, open_loop()))
+
+
+def test_a_slow_first_token_is_not_taken_for_a_buffering_proxy():
+    """A saturated server's streams end soon after a long wait, yet each event came in a read of its own."""
+    events = [10_000 * MS + 20 * MS * i for i in range(8)]
+    queued = [ok_record(i, events=events) for i in range(30)]
+    for record in queued:
+        record.reads = 8
+    assert "buffered" not in " ".join(codes(summary_of(queued, closed_loop())))
+    for record in queued:
+        record.reads = 2
+    assert "buffered" in " ".join(codes(summary_of(queued, closed_loop())))
+
+
+def test_events_that_are_not_json_are_named():
+    records = [ok_record(i) for i in range(30)]
+    records[3].warnings = ["malformed_event"]
+    assert codes(summary_of(records, closed_loop())) == ["malformed_events"]
