@@ -19,7 +19,8 @@ The life of a request:
 One line a module, in reading order:
 
     types          the plain values that the parts exchange
-    config         the shape of a network; what the user allows the engine
+    model_config   the shape of a network, from its config.json
+    config         what the user allows the engine
     sequence       the one mutable state of a living request
     scheduler      who computes what in the next step; no tensors
     model          the decoder; attention is an argument

@@ -16,8 +16,9 @@ import sys
 from typing import TYPE_CHECKING, cast
 
 from reference_engine import __version__
-from reference_engine.config import Device, Dtype, EngineConfig, ModelConfig
+from reference_engine.config import Device, Dtype, EngineConfig
 from reference_engine.errors import ConfigError, EngineError
+from reference_engine.model_config import ModelConfig
 
 if TYPE_CHECKING:
     from reference_engine.engine import Engine

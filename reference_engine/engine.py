@@ -10,9 +10,10 @@ from pathlib import Path
 
 import torch
 
-from reference_engine.config import EngineConfig, ModelConfig
+from reference_engine.config import EngineConfig
 from reference_engine.errors import ConfigError, RequestError
 from reference_engine.model import Decoder
+from reference_engine.model_config import ModelConfig
 from reference_engine.packing import can_pack, pack_linears
 from reference_engine.runner import Runner
 from reference_engine.scheduler import Scheduler

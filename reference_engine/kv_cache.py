@@ -13,8 +13,9 @@ import mmap
 import torch
 from torch import Tensor
 
-from reference_engine.config import EngineConfig, ModelConfig
+from reference_engine.config import EngineConfig
 from reference_engine.errors import ConfigError
+from reference_engine.model_config import ModelConfig
 
 
 class ContiguousCache:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from reference_engine.config import ModelConfig
+from reference_engine.model_config import ModelConfig
 
 # (layer, q [*, H, D], k [*, K, D], v [*, K, D]) -> [*, H, D]; q and k are already rotated.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from tokenizers import Tokenizer
 
-from reference_engine.config import read_json
 from reference_engine.errors import ModelError, RequestError
+from reference_engine.model_config import read_json
 
 REPLACEMENT = "\ufffd"  # what a decoder shows for bytes that are not (yet) a character
 

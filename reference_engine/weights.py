@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reference_engine.config import ModelConfig, read_json
 from reference_engine.errors import ModelError
 from reference_engine.model import Decoder
+from reference_engine.model_config import ModelConfig, read_json
 
 Shape = tuple[int, ...]
 

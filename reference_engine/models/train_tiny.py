@@ -31,8 +31,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from torch import Tensor
 from torch.nn import functional
 
-from reference_engine.config import ModelConfig
 from reference_engine.model import Decoder, attend_causally
+from reference_engine.model_config import ModelConfig
 from reference_engine.weights import load_decoder, save_decoder
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from reference_engine.catalog import BUNDLED
-from reference_engine.config import EngineConfig, ModelConfig
+from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.model import Decoder
+from reference_engine.model_config import ModelConfig
 from reference_engine.tokenizer import TextTokenizer
 from reference_engine.types import GenerationRequest, SamplingParams, TokenEvent
 

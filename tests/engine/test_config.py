@@ -7,8 +7,9 @@ import json
 import pytest
 
 from reference_engine.catalog import cache_folder, model_folder
-from reference_engine.config import EngineConfig, ModelConfig
+from reference_engine.config import EngineConfig
 from reference_engine.errors import ConfigError, ModelError
+from reference_engine.model_config import ModelConfig
 
 RAW = {
     "architectures": ["LlamaForCausalLM"],

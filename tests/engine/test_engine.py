@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
-from reference_engine.config import EngineConfig, ModelConfig
+from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError, RequestError
+from reference_engine.model_config import ModelConfig
 
 
 def prompts(num, seed=5):

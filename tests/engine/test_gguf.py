@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from reference_engine.config import ModelConfig
 from reference_engine.errors import ModelError
 from reference_engine.gguf import GgufFile, unpermute
 from reference_engine.gguf_convert import convert
 from reference_engine.model import Decoder, attend_causally
+from reference_engine.model_config import ModelConfig
 from reference_engine.tokenizer import TextTokenizer
 from reference_engine.weights import load_decoder, save_decoder
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from reference_engine.catalog import fetch_smollm2, smollm2_gguf
-from reference_engine.config import EngineConfig, ModelConfig
+from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.gguf import GgufFile
+from reference_engine.model_config import ModelConfig
 
 pytestmark = [pytest.mark.models]
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from reference_engine.config import ModelConfig
+from reference_engine.model_config import ModelConfig
 from reference_engine.models.train_tiny import clean, conversations, documents, speeches
 from reference_engine.tokenizer import TextTokenizer
 
