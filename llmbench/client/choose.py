@@ -11,10 +11,10 @@ import ssl
 from typing import Literal
 from urllib.request import getproxies, proxy_bypass
 
-from llmbench.client.address import Address
 from llmbench.client.exchange import Timeouts, Transport
 from llmbench.client.wire import Destination
 from llmbench.errors import UsageError
+from llmbench.scenario.address import Address
 
 TransportName = Literal["fast", "aiohttp", "httpx"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from llmbench.client.address import parse_address
 from llmbench.client.choose import choose, make_transport, proxy_for, tls_context
 from llmbench.client.control import Control
 from llmbench.client.decode import decode
@@ -12,6 +11,7 @@ from llmbench.client.exchange import Exchange, Timeouts, Transport
 from llmbench.client.to_record import fill_record
 from llmbench.client.wire import Api, BodyStyle, Destination, render_body, request_headers
 from llmbench.records import Outcome, RequestRecord
+from llmbench.scenario.address import parse_address
 
 _READY_TIMEOUT_S = 5.0
 

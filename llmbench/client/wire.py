@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import orjson
 
-from llmbench.client.address import Address
 from llmbench.client.body import a_text
 from llmbench.client.exchange import Outgoing
+from llmbench.scenario.address import Address
 
 Api = Literal["chat", "completions", "responses"]
 

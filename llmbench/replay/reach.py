@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmbench import __version__
-from llmbench.client.address import parse_address
 from llmbench.client.choose import TransportName, choose, make_transport, proxy_for, tls_context
 from llmbench.client.control import Control, ServerInfo
 from llmbench.client.exchange import Timeouts, Transport
 from llmbench.client.wire import BodyStyle, Destination, request_headers
+from llmbench.scenario.address import parse_address
 from llmbench.scenario.model import Scenario, Target
 from llmbench.workload.fit import TextFit, fit_text, tokenizer_count
 

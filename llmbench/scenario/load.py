@@ -304,9 +304,9 @@ def _url_warnings(document: Document, target: dict[str, Any]) -> list[Mistake]:
     if address.authorization is not None and _is_literal(document, path):
         warnings.append(at(document, path, "a password written into the file; take it from ${A_VARIABLE}"))
     api = target.get("api", "chat")
-    if address.api is not None and address.api != api:
+    if address.pasted_api is not None and address.pasted_api != api:
         warnings.append(
-            at(document, path, f"is the URL of api: {address.api}, but api: {api} will be called")
+            at(document, path, f"is the URL of api: {address.pasted_api}, but api: {api} will be called")
         )
     return warnings
 

@@ -93,7 +93,9 @@ class Target(Frozen):
     """The endpoint that is measured: a URL, or the bundled engine started for the run."""
 
     url: Url | None = Field(
-        None, description="Base URL, with or without /v1.", examples=["http://127.0.0.1:8000"]
+        None,
+        description="Base URL, with or without /v1; HOST:PORT means http://HOST:PORT.",
+        examples=["http://127.0.0.1:8000"],
     )
     engine: EngineOptions | None = Field(
         None,
@@ -142,7 +144,7 @@ class Target(Frozen):
         headers = tree.get("headers") or {}
         if address.authorization is None or not isinstance(headers, Mapping):
             return tree
-        return {**tree, "url": address.url, "headers": {**headers, "Authorization": address.authorization}}
+        return {**tree, "url": address.text, "headers": {**headers, "Authorization": address.authorization}}
 
     @classmethod
     def broken_rules(cls, present: Mapping[str, Any]) -> list[Broken]:
@@ -258,7 +260,10 @@ class Workload(Frozen):
     prefix: Prefix | None = Field(None, description="Shared beginnings of the prompts.")
     cache: Literal["cold", "warm", "mixed"] = Field(
         "cold",
-        description="cold: prompts new in every run; warm: the same prompts every run; mixed: half and half.",
+        description=(
+            "What a prefix cache can reuse of earlier runs. cold: nothing; mixed: the system message and the "
+            "shared prefixes repeat, own parts are new; warm: every prompt repeats."
+        ),
     )
     path: Text | None = Field(None, description="File of prompts or traffic; relative to the scenario file.")
     input_scale: PositiveNumber = Field(1.0, description="Multiplies the prompt lengths of a trace.")
@@ -355,7 +360,7 @@ class Scenario(Frozen):
 
     def with_target_url(self, url: str) -> Self:
         """The same scenario against another URL (an engine that was just started, say)."""
-        target = self.target.model_copy(update={"url": parse_address(url).url, "engine": None})
+        target = self.target.model_copy(update={"url": parse_address(url).text, "engine": None})
         return self.model_copy(update={"target": target})
 
 

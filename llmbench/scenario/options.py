@@ -189,7 +189,7 @@ def _read_server_metrics(value: object) -> str | bool:
     if isinstance(value, str) and value.strip().lower() == "auto":
         return "auto"
     if isinstance(value, str) and "://" in value:
-        return parse_address(value).url
+        return parse_address(value).text
     try:
         return parse_flag(value)
     except ValueError:
@@ -284,7 +284,7 @@ ApiKey = Annotated[
     WithJsonSchema({"type": "string"}),
 ]
 Url = Annotated[
-    str, BeforeValidator(lambda value: parse_address(value).url), WithJsonSchema({"type": "string"})
+    str, BeforeValidator(lambda value: parse_address(value).text), WithJsonSchema({"type": "string"})
 ]
 ServerMetrics = Annotated[
     str | bool, BeforeValidator(_read_server_metrics), _one_of({"type": "boolean"}, {"type": "string"})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from llmbench.scenario import units
+from llmbench.scenario.address import has_credentials
 
 Path = tuple[str | int, ...]
 Broken = tuple[Path, str]
@@ -73,7 +74,7 @@ def target(tree: Any) -> list[Broken]:
     if tree.get("engine") is not None and tree.get("unix_socket") is not None:
         broken.append((("unix_socket",), "the bundled engine listens on a port; remove it"))
     headers = tree.get("headers")
-    if tree.get("api_key") not in (None, "") and _has_credentials(tree.get("url")):
+    if tree.get("api_key") not in (None, "") and isinstance(tree.get("url"), str) and has_credentials(tree["url"]):
         broken.append((("url",), "user:password@ and api_key exclude each other; keep one"))
     if isinstance(headers, Mapping) and tree.get("api_key") not in (None, ""):
         doubled = [name for name in headers if str(name).lower() == "authorization"]
@@ -270,10 +271,6 @@ def _seconds(value: Any) -> float | None:
         return units.parse_duration(value)
     except ValueError:
         return units.bare_number(value)
-
-
-def _has_credentials(url: Any) -> bool:
-    return isinstance(url, str) and "@" in url.partition("://")[2].split("/")[0]
 
 
 def _is_above(low: Any, high: Any) -> bool:

@@ -25,7 +25,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import pairwise
 
-from llmbench.client.address import parse_address
 from llmbench.client.answer import Answer
 from llmbench.client.decode import decode, decode_steps
 from llmbench.client.exchange import Exchange, Timeouts, Transport
@@ -33,6 +32,7 @@ from llmbench.client.wire import BodyStyle, Destination, render_body, request_he
 from llmbench.environment import quiet_collector
 from llmbench.records import Outcome, RequestRecord, to_journal
 from llmbench.replay.slices import Slices
+from llmbench.scenario.address import parse_address
 
 
 def cpu_seconds() -> float:

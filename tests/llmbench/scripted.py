@@ -10,10 +10,10 @@ import struct
 
 import uvloop
 
-from llmbench.client.address import parse_address
 from llmbench.client.choose import make_transport, tls_context
 from llmbench.client.exchange import Timeouts
 from llmbench.client.wire import BodyStyle, Destination, render_body, request_headers
+from llmbench.scenario.address import parse_address
 from tests.llmbench.exchanges import DONE, delta, event, usage
 
 CHAT = "/v1/chat/completions"

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmbench.client.address import parse_address
-from llmbench.errors import UsageError
+from llmbench.scenario.address import parse_address
 
 
 @pytest.mark.parametrize(
@@ -49,27 +48,57 @@ def test_every_form_reaches_the_same_path(url, chat_url):
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("ftp://h", "http:// or https://"),
-        ("http://", "http://HOST:PORT"),
-        ("http:///v1", "http://HOST:PORT"),
-        ("", "http://HOST:PORT"),
+        ("ftp://h", "must be http or https"),
+        ("http://", "no host; write http://127"),
+        ("http:///v1", "no host; write http://127"),
+        ("/foo", "no host; write http://127"),
+        (":8000", "no host; write http://127"),
+        ("", "not a URL; write http://127"),
+        ("http:/h:8000", "a scheme ends in ://; write http://h:8000"),
+        ("https:h", "a scheme ends in ://; write https://h"),
+        ("localhost", "no port; write localhost:8000"),
         ("::1", "brackets"),
         ("::1:8000", "brackets"),
         ("http://::1:8000", "brackets"),
         ("http://fe80::1/v1", "brackets"),
         ("http://h:99999", "port"),
         ("http://h:eight", "port"),
+        ("h:eight", "port"),
+        ("api.test/v1", "no scheme; write https://api.test/v1, or http://api.test/v1"),
+        ("api.test:443/v1", "no scheme; write https://api.test/v1, or http://api.test:443/v1"),
+        (None, "not a URL"),
+        (8000, "not a URL"),
     ],
 )
 def test_what_is_no_address_is_refused_with_the_remedy(url, says):
-    with pytest.raises(UsageError, match=says) as refused:
+    with pytest.raises(ValueError, match=says):
         parse_address(url)
-    assert url in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("h:8000/v1/", "http://h:8000/v1"),
+        ("[::1]:8000/v1/chat/completions", "http://[::1]:8000/v1"),
+        ("user:hunter2@h:8000", "http://h:8000"),
+    ],
+)
+def test_host_and_port_alone_mean_http(url, text):
+    """measure() and the plugin took them, the command refused them."""
+    assert parse_address(url).text == text
+
+
+@pytest.mark.parametrize("url", ["user:hunter2@api.test", "http:user:hunter2@h", "user:hunter2@/x"])
+def test_no_refusal_repeats_a_password(url):
+    with pytest.raises(ValueError, match="write") as refused:
+        parse_address(url)
+    assert "hunter2" not in str(refused.value)
 
 
 @given(st.text(max_size=30))
 def test_no_text_crashes_it(text):
-    with suppress(UsageError):
+    with suppress(ValueError):
         parse_address(text)
 
 

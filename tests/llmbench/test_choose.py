@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from llmbench.client.address import parse_address
 from llmbench.client.choose import choose, make_transport, proxy_for, tls_context
 from llmbench.client.exchange import Timeouts
 from llmbench.client.wire import Destination
 from llmbench.errors import UsageError
+from llmbench.scenario.address import parse_address
 
 PROXIES = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"]
 FAR, SAFE, HERE = (parse_address(url) for url in ("http://far", "https://far", "http://127.0.0.1:8000"))

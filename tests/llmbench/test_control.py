@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from llmbench.client.address import parse_address
 from llmbench.client.control import Control
 from llmbench.client.wire import BodyStyle, Destination, request_headers
 from llmbench.errors import CannotMeasure, TargetRefused, TargetUnreachable
 from llmbench.mock import MockOptions, MockServer
+from llmbench.scenario.address import parse_address
 
 KEY = "sk-control-0123456789"
 

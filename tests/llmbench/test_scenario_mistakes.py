@@ -232,8 +232,8 @@ def test_a_slip_is_named_with_its_remedy(tmp_path: Path, right: str, wrong: str,
 
 
 URLS: list[tuple[str, str]] = [
-    ("127.0.0.1:8000", "no scheme; write http://127.0.0.1:8000"),
-    ("localhost:8000", "no scheme; write http://localhost:8000"),
+    ("example.org/v1", "no scheme; write https://example.org/v1, or http://example.org/v1"),
+    ("/foo", "no host; write http://127.0.0.1:8000"),
     ("ws://host", "the scheme must be http or https"),
     ("http://", "no host; write http://127.0.0.1:8000"),
     ("http://host:port", "the port must be a number from 1 to 65535, as in http://127.0.0.1:8000"),
@@ -260,6 +260,8 @@ def test_a_wrong_url_is_refused_with_the_right_one(tmp_path: Path, url: str, rem
     ("given", "used"),
     [
         ("http://h:8000", "http://h:8000"),
+        ("h:8000", "http://h:8000"),
+        ("localhost:8000/v1", "http://localhost:8000/v1"),
         ("http://h:8000/", "http://h:8000"),
         ("http://h:8000/v1", "http://h:8000/v1"),
         ("http://h:8000/v1/", "http://h:8000/v1"),

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from llmbench.client.address import parse_address
 from llmbench.client.wire import BodyStyle, Destination, render_body, request_headers
+from llmbench.scenario.address import parse_address
 
 
 def style(**changes):
