@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llmbench.errors import CannotMeasure, UsageError
-from llmbench.load.plan import Plan, make_plan
+from llmbench.errors import CannotMeasure
+from llmbench.load.plan import Plan
+from llmbench.preflight import prepare
 from llmbench.replay.engine_process import EngineProcess, running_engine
 from llmbench.replay.identity import RunIdentity
 from llmbench.replay.live import RunObserver
@@ -29,7 +30,7 @@ from llmbench.report.rebuild import read_journals, write_results
 from llmbench.report.run_document import measurement, plan_text, run_document
 from llmbench.scenario.model import Scenario
 from llmbench.slo import exit_code
-from llmbench.workload.data import WorkloadData, load_data
+from llmbench.workload.data import WorkloadData
 from llmbench.workload.prompts import make_workload, prompt_set_hash
 
 T = TypeVar("T")
@@ -71,14 +72,12 @@ def run_scenario(
     Raises UsageError (exit code 2) before anything is sent, CannotMeasure (3) when the target cannot be
     reached. A run in which every request failed is still a run, with a folder and exit code 3.
     """
-    _refuse_what_is_not_there_yet(scenario)
-    data = load_data(scenario, scenario_dir)
-    plan = make_plan(scenario, data.trace)
+    ready = prepare(scenario, scenario_dir)
     started = datetime.now(UTC)
     prepared = _Prepared(
-        data=data,
-        plan=plan,
-        folder=create(out, scenario.name, started),
+        data=ready.data,
+        plan=ready.plan,
+        folder=create(Path(out), scenario.name, started),
         started=started,
         save_text=save_text,
         observer=observer,
@@ -91,21 +90,6 @@ def run_scenario(
     finally:
         prepared.folder.remove_if_unused()
     return _conclude(run, facts, prepared, died)
-
-
-def _refuse_what_is_not_there_yet(scenario: Scenario) -> None:
-    """Keys that validate but that this version cannot honour: better refused than ignored."""
-    missing = {
-        "matrix": bool(scenario.matrix),
-        "cost": scenario.cost is not None,
-        "workload.slo": any(one.slo is not None and one.slo.limits for one in scenario.workloads),
-        "server_metrics": scenario.server_metrics not in ("auto", False),
-        "instrument.workers": scenario.instrument.workers not in ("auto", 1),
-        "instrument.timestamps": scenario.instrument.timestamps == "kernel",
-    }
-    asked = [key for key, is_asked in missing.items() if is_asked]
-    if asked:
-        raise UsageError(f"{scenario.name}: not in this version: {', '.join(asked)}; leave it out")
 
 
 @contextmanager

@@ -29,7 +29,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"slo"}),
     frozenset({"metrics"}),
     frozenset({"trust"}),
-    frozenset({"report"}),
+    frozenset({"report", "preflight"}),
     frozenset({"bench", "measurement"}),
     frozenset({"pytest_plugin"}),
     frozenset({"cli"}),

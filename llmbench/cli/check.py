@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Annotated
 
 import typer
@@ -26,7 +27,9 @@ def command(
 
     Each mistake comes with file, line, key, value and remedy. Exit code 0 when every file is right, else 2.
     """
-    checks = check_files(scenarios, sets or ())
+    from llmbench.preflight import checked
+
+    checks = [checked(check) for check in check_files(scenarios, sets or ())]
     for check in checks:
         report(check)
     if any(check.scenario is None for check in checks):
@@ -40,11 +43,12 @@ def report(check: FileCheck) -> None:
     if check.scenario is None:
         typer.echo(check.message, err=True)
     else:
-        typer.echo(f"{check.label}: ok\n  {outline(check.scenario)}")
+        lines = textwrap.wrap(outline(check.scenario), 78, break_long_words=False, break_on_hyphens=False)
+        typer.echo("\n  ".join([f"{check.label}: ok", *lines]))
 
 
 def outline(scenario: Scenario) -> str:
-    """One line on what a run would send."""
+    """What a run would send, in a few words."""
     load, target = scenario.load, scenario.target
     workload = scenario.workloads[0]
     line = headline(load, seed=scenario.seed, num_requests=load.requests, trace_path=workload.path)

@@ -20,7 +20,7 @@ def command(
     It validates as it is; set the URL, then: llmbench run PATH
     """
     write_starter(path, overwrite=force)
-    typer.echo(f"wrote {path}\nSet target.url in it, then: llmbench check {path} && llmbench run {path}")
+    typer.echo(f"wrote {path}\nSet target.url in it, then:\n  llmbench check {path}\n  llmbench run {path}")
 
 
 def starter() -> str:

@@ -1,4 +1,4 @@
-"""The target's URL, read once for everyone: checked, made into where to connect, freed of credentials. No I/O.
+"""The target's URL, read in one place: checked, made into where to connect, freed of credentials. No I/O.
 
 A URL may come with or without `/v1`, with a trailing slash, or as the pasted path of an endpoint. Without a
 scheme, `HOST:PORT` means `http://HOST:PORT`; a name alone is refused, since a key would travel to a public
@@ -18,7 +18,9 @@ from llmbench.scenario.masking import MASK, is_secret_name
 API_PATHS = {"chat": "chat/completions", "completions": "completions", "responses": "responses"}
 _API_OF_PATH = {path: api for api, path in API_PATHS.items()}
 _ENDPOINT = re.compile(rf"/({'|'.join(API_PATHS.values())}|models)/*$")
-_SCHEME_SLIP = re.compile(r"(https?):/*(?=[^/\d])", re.IGNORECASE)  # http:host and http:/host, not localhost:80
+_SCHEME_SLIP = re.compile(
+    r"(https?):/*(?=[^/\d])", re.IGNORECASE
+)  # http:host and http:/host, not localhost:80
 _EXAMPLE = "http://127.0.0.1:8000"
 
 

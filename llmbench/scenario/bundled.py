@@ -35,6 +35,8 @@ def bundled_scenarios() -> dict[str, Path]:
 def find_scenario(path_or_name: str | Path) -> Path:
     """The file of a path, or of a bundled scenario's name; raises `ScenarioError` with what to do instead."""
     text = str(path_or_name)
+    if not text.strip():
+        raise ScenarioError("no scenario named; write a file, or a name that llmbench scenarios lists")
     path = Path(text).expanduser()
     if path.is_dir():
         raise ScenarioError(f"{text} is a folder; name one scenario file in it")

@@ -32,6 +32,13 @@ from llmbench.scenario.rules import Broken
 LengthShape = Literal["fixed", "uniform", "normal", "lognormal", "empirical"]
 TimeShape = Literal["fixed", "uniform", "normal", "lognormal", "exponential"]
 
+_SHAPE_EXAMPLES = {
+    "uniform": "{uniform: {min: 100, max: 900}}",
+    "normal": "{normal: {mean: 512, std: 64}}",
+    "lognormal": "{lognormal: {mean: 512, sigma: 0.6}}",
+    "empirical": "{empirical: [16, 64, 256]}",
+}
+
 
 class UniformLength(Frozen):
     """Every whole number from min to max, both included, equally likely."""
@@ -84,6 +91,10 @@ class LengthDistribution(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _from_number(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            raise ValueError("a list of lengths; write {empirical: [16, 64, 256]}")  # noqa: TRY004 - for pydantic
+        if isinstance(value, str) and value.strip() in _SHAPE_EXAMPLES:
+            raise ValueError(f"a shape needs its numbers; write {_SHAPE_EXAMPLES[value.strip()]}")
         return value if isinstance(value, Mapping | LengthDistribution) else {"fixed": value}
 
     @classmethod

@@ -71,7 +71,8 @@ def parse_count(value: object) -> int:
         value = value.replace("_", "").strip()
     number = units.bare_number(value)
     if number is None:
-        raise ValueError("not a whole number")
+        begins = re.match(r"[0-9]+(?=\s*[A-Za-z]+$)", value) if isinstance(value, str) else None
+        raise ValueError(f"not a whole number; write {begins[0]}" if begins else "not a whole number")
     if not math.isfinite(number) or abs(number) > _LARGEST_COUNT:
         raise ValueError("too large")
     if number != int(number):

@@ -26,6 +26,13 @@ _ELSEWHERE = {
     "thresholds": "slo", "slos": "slo", "error_rate": "slo.errors",
 }  # fmt: skip
 
+# Numbers that belong in the shape of a distribution, with the shape they most likely are of.
+_SHAPE_OF = {
+    "mean": ("lognormal", "{lognormal: {mean: 512, sigma: 0.6}}"),
+    "sigma": ("lognormal", "{lognormal: {mean: 512, sigma: 0.6}}"),
+    "std": ("normal", "{normal: {mean: 512, std: 64}}"),
+}
+
 
 class Guess(NamedTuple):
     """What an unknown key was probably meant to be: a remedy, and where the key belongs if known."""
@@ -83,6 +90,12 @@ def guess(key: str, parent: Path) -> Guess:
     )
     if spelled in by_attribute:
         return Guess(f"unknown key; write {by_attribute[spelled]}", (*parent, str(by_attribute[spelled])))
+    if spelled in _SHAPE_OF and {"normal", "lognormal"} <= set(own):
+        shape, example = _SHAPE_OF[spelled]
+        return Guess(f"unknown key here; write {example}", (*parent, shape, spelled))
+    longer = [name for name in own if name.startswith(f"{spelled}_")]
+    if len(longer) == 1:
+        return Guess(f"unknown key; did you mean {longer[0]}?", (*parent, longer[0]))
     belongs = _belongs(key, spelled, parent, own)
     if belongs is not None:
         return belongs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -19,11 +19,12 @@ from llmbench.scenario.environment import has_reference
 from llmbench.scenario.fields import FILE_CONTEXT, parse_flag
 from llmbench.scenario.keys import guess, is_known_path
 from llmbench.scenario.masking import is_secret_name, scrub, scrub_list, secrets_in
-from llmbench.scenario.mistakes import Mistake, at, from_flaw, from_validation, layout, value_at
+from llmbench.scenario.mistakes import Mistake, at, from_flaw, from_validation, layout
 from llmbench.scenario.model import Scenario, scenario_from_resolved, secrets_of
+from llmbench.scenario.not_yet import asked_too_early
 from llmbench.scenario.options import normalized_name
-from llmbench.scenario.rules import Path
-from llmbench.scenario.source import Document, Flaw, Place, decode, override, read_yaml
+from llmbench.scenario.rules import Broken, Path, value_at
+from llmbench.scenario.source import Document, Flaw, Place, Source, decode, override, read_yaml
 
 __all__ = [
     "FileCheck",
@@ -49,6 +50,7 @@ class FileCheck:
     mistakes: tuple[Mistake, ...] = ()
     warnings: tuple[Mistake, ...] = ()
     problem: str | None = None  # instead of mistakes, when there is no file to find them in
+    source: Source | None = None  # what was read, also where no scenario came of it
 
     @property
     def message(self) -> str:
@@ -59,6 +61,15 @@ class FileCheck:
     def warning_message(self) -> str:
         """The warnings as text for the terminal; empty when there are none."""
         return layout(self.label, self.warnings, "warning") if self.warnings else ""
+
+    def with_problems(self, problems: Iterable[Broken]) -> Self:
+        """The same check with what was found out later, in its place in the file."""
+        if self.source is None:
+            return self
+        known = {(mistake.path, mistake.text) for mistake in self.mistakes}
+        later = [item for item in _located(self.source, problems) if (item.path, item.text) not in known]
+        mistakes = (*self.mistakes, *later)
+        return replace(self, mistakes=mistakes, scenario=None if mistakes else self.scenario)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +119,26 @@ def parse_scenario(tree: Mapping[str, Any]) -> Scenario:
     document = Document(tree=copy.deepcopy(dict(tree)))
     scenario, mistakes = _validate(document)
     if scenario is None or mistakes:
-        rows = [f"  {mistake.key}   {mistake.text}" for mistake in mistakes]
-        raise ScenarioError("\n".join(["scenario:", *rows]))
+        raise ScenarioError(layout("scenario", mistakes))
     return scenario
+
+
+def refusal(scenario: Scenario, problems: Iterable[Broken]) -> ScenarioError:
+    """What is wrong with a scenario that validates, as `llmbench check` tells it: file, line, key, value."""
+    source = scenario.source or Source(label=scenario.name, document=Document(tree=scenario.resolved()))
+    return ScenarioError(layout(source.label, _located(source, problems)))
+
+
+def _located(source: Source, problems: Iterable[Broken]) -> list[Mistake]:
+    document = source.document
+    found = [at(document, _as_written(path, document.tree), text) for path, text in problems]
+    return _scrubbed(found, document.tree)
+
+
+def _as_written(path: Path, tree: Any) -> Path:
+    """A path of a resolved scenario, which has one workload below `workload`, as the file's own."""
+    is_list = isinstance(tree, Mapping) and tree.get("workload") is None
+    return ("workloads", 0, *path[1:]) if path[:1] == ("workload",) and is_list else path
 
 
 def _check_file(
@@ -124,6 +152,10 @@ def _check_file(
         return FileCheck(label=label, scenario=None, problem=str(error))
     text, flaw = decode(content)
     document = read_yaml(text, env) if flaw is None else Document(flaws=[flaw])
+    if document.tree is None and not document.flaws:
+        found = "holds comments only" if text.strip() else "is empty"
+        remedy = f"the file {found}; llmbench init {label} --force writes one to start from"
+        document.flaws.append(Flaw(path=(), place=Place(line=1), text=remedy))
     return _check_document(document, label, file, sets, env, url)
 
 
@@ -136,10 +168,7 @@ def _check_document(
     url: str | None,
 ) -> FileCheck:
     unreadable = document.tree is None and bool(document.flaws)
-    if document.tree is None and not unreadable:
-        text = "the file is empty; llmbench init writes one to start from"
-        document.flaws.append(Flaw(path=(), place=Place(line=1), text=text))
-    elif not isinstance(document.tree, dict | None):
+    if not isinstance(document.tree, dict | None):
         text = "a scenario is a mapping of keys (name, target, load, workload)"
         document.flaws.append(Flaw(path=(), place=Place(line=1), text=text))
     else:
@@ -155,11 +184,23 @@ def _check_document(
         mistakes += _resolve_files(document, file.resolve().parent)
         warnings = _warnings(document)
         scenario, found = _validate(document)
+        found = _with_too_early(found, document)
         flawed = {mistake.path for mistake in mistakes}
         mistakes += [mistake for mistake in found if mistake.path not in flawed]
     mistakes = _scrubbed(mistakes, document.tree)
-    checked = scenario if not mistakes else None
-    return FileCheck(label=label, scenario=checked, mistakes=tuple(mistakes), warnings=tuple(warnings))
+    source = Source(label=label, document=document)
+    checked = scenario.read_from(source) if scenario is not None and not mistakes else None
+    return FileCheck(
+        label=label, scenario=checked, mistakes=tuple(mistakes), warnings=tuple(warnings), source=source
+    )
+
+
+def _with_too_early(mistakes: list[Mistake], document: Document) -> list[Mistake]:
+    """What this version cannot do takes the place of every mistake below it, which need not be mended."""
+    early = [at(document, path, text) for path, text in asked_too_early(document.tree)]
+    paths = [mistake.path for mistake in early]
+    kept = [item for item in mistakes if not any(item.path[: len(path)] == path for path in paths)]
+    return kept + early
 
 
 def _read_bytes(file: FilePath) -> bytes:
@@ -255,11 +296,13 @@ def _resolve_files(document: Document, folder: FilePath) -> list[Mistake]:
         if document.place(path).origin == "file":
             candidates.insert(0, folder / given)
         try:
-            found = next((file for file in candidates if file.exists()), None)
+            found = next((file for file in candidates if file.is_file()), None)
+            folder_there = any(file.is_dir() for file in candidates)
         except (OSError, ValueError):
-            found = None
+            found, folder_there = None, False
         if found is None:
-            mistakes.append(at(document, path, f"no such file (looked in {candidates[0].parent})"))
+            text = f"no such file (looked in {candidates[0].parent})"
+            mistakes.append(at(document, path, "is a folder; name one file in it" if folder_there else text))
         else:
             parent: Any = value_at(document.tree, path[:-1])
             parent[path[-1]] = str(found)

@@ -11,11 +11,13 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from llmbench.scenario import units
 from llmbench.scenario.address import mask_address
 from llmbench.scenario.keys import guess, model_at
 from llmbench.scenario.masking import MASK, is_secret_name
+from llmbench.scenario.not_yet import IMPLEMENTED_WORKLOADS, values_not_yet
 from llmbench.scenario.options import KeyProblems
-from llmbench.scenario.rules import Path
+from llmbench.scenario.rules import Path, value_at
 from llmbench.scenario.source import Document, Flaw, Place
 
 _WIDTH = 80
@@ -30,7 +32,7 @@ _EXAMPLES = {
     "load": "load: {arrivals: poisson, rate: 4/s, duration: 60s}",
     "workloads": "workload: {kind: synthetic, input_tokens: 512, output_tokens: 128}",
     "arrivals": "arrivals: poisson, or closed, constant, gamma, burst, trace",
-    "kind": "kind: synthetic, or jsonl, inline, azure",
+    "kind": f"kind: synthetic, or {', '.join(IMPLEMENTED_WORKLOADS[1:])}",
     "for": "for: 30s",
     "every": "every: 1s",
     "size": "size: 8",
@@ -51,8 +53,10 @@ class Mistake:
 
     @property
     def where(self) -> str:
-        """`line 7`, or the option it came from."""
-        return f"line {self.place.line}" if self.place.origin == "file" else self.place.origin
+        """`line 7`, or the option it came from; empty for a scenario made in Python."""
+        if self.place.origin != "file":
+            return self.place.origin
+        return "" if self.place.line is None else f"line {self.place.line}"
 
 
 def from_flaw(flaw: Flaw) -> Mistake:
@@ -108,7 +112,7 @@ def _mistake(error: ErrorDetails, path: Path, document: Document) -> Mistake:
     if kind == "value_error":
         return at(document, path, str(error.get("ctx", {}).get("error", error["msg"])))
     if kind in ("model_type", "dict_type", "model_attributes_type", "dataclass_type"):
-        return at(document, path, _mapping_remedy(path))
+        return at(document, path, _mapping_remedy(path, value_at(document.tree, path)))
     if kind in ("tuple_type", "list_type"):
         return at(document, path, "must be a list, as in [a, b]")
     if kind == "too_short":
@@ -125,7 +129,9 @@ def _unknown_key(path: Path, document: Document) -> Mistake:
 
 
 def _unknown_word(error: ErrorDetails, document: Document, path: Path) -> str:
-    options = re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
+    known = re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
+    key = ".".join("workload" if part == "workloads" else str(part) for part in path if isinstance(part, str))
+    options = [option for option in known if option not in values_not_yet(key)]
     value = value_at(document.tree, path)
     word = value.strip().lower() if isinstance(value, str) else ""
     if word in options:
@@ -134,15 +140,27 @@ def _unknown_word(error: ErrorDetails, document: Document, path: Path) -> str:
     return f"unknown; did you mean {close[0]}?" if close else f"unknown; write one of {', '.join(options)}"
 
 
-def _mapping_remedy(path: Path) -> str:
+def _mapping_remedy(path: Path, value: Any) -> str:
     name = str(path[-1]) if path else ""
     if len(path) >= 2 and path[-2] == "slo":
-        return "needs a statistic; write {p95: 500ms}"
+        return _statistic_remedy(value)
     model = model_at(path)
     if name in _EXAMPLES:
         return f"must be a mapping; write {_EXAMPLES[name]}"
     keys = ", ".join(list(model.model_fields)[:4]) if model is not None else "key: value"
     return f"must be a mapping, with keys such as {keys}"
+
+
+def _statistic_remedy(value: Any) -> str:
+    """What a limit without its statistic should have been, with the user's own value where it is one."""
+    try:
+        units.parse_latency(value)
+    except ValueError:
+        given = units.bare_number(value)
+        if given is None:
+            return "needs a statistic; write {p95: 500ms}"
+        return f"needs a statistic and a unit; write {{p95: {given:g}s}} or {{p95: {given:g}ms}}"
+    return f"needs a statistic; write {{p95: {value.strip()}}}"
 
 
 def _number_example(path: Path) -> str:
@@ -172,23 +190,12 @@ def _path_as_written(location: Sequence[str | int], tree: Any) -> Path:
     return tuple(path)
 
 
-def value_at(tree: Any, path: Path) -> Any:
-    """The value at `path`, None where there is none."""
-    for part in path:
-        if isinstance(tree, Mapping):
-            tree = tree.get(part)
-        elif isinstance(tree, list) and isinstance(part, int) and part < len(tree):
-            tree = tree[part]
-        else:
-            return None
-    return tree
-
-
 def layout(label: str, mistakes: Iterable[Mistake], noun: str = "mistake") -> str:
     """`chat.yaml: 3 mistakes`, then one aligned row each, in the order of the file."""
     rows = sorted(mistakes, key=lambda mistake: (mistake.place.origin != "file", mistake.place.line or 0))
     plural = "" if len(rows) == 1 else "s"
-    where_width = max((len(row.where) for row in rows), default=0) + 4
+    where_width = max((len(row.where) for row in rows), default=0)
+    where_width += 4 if where_width else 0
     keys = [len(row.key) for row in rows if len(row.key) <= _WIDEST_KEY]
     key_width = max(keys, default=0) + (3 if keys else 0)
     lines = [f"{label}: {len(rows)} {noun}{plural}"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from llmbench.errors import ScenarioError
 from llmbench.scenario import rules
@@ -50,10 +50,10 @@ from llmbench.scenario.options import (
     Url,
     Workers,
 )
-from llmbench.scenario.rules import IMPLEMENTED_WORKLOADS, Broken
+from llmbench.scenario.rules import Broken
+from llmbench.scenario.source import Source
 
 __all__ = [
-    "IMPLEMENTED_WORKLOADS",
     "Burst",
     "Cost",
     "Instrument",
@@ -249,7 +249,9 @@ class Workload(Frozen):
 
     kind: WorkloadKind = Field(description="Where prompts and lengths come from.")
     weight: PositiveNumber = Field(1.0, description="Share of the requests, relative to the other workloads.")
-    tenant: Text | None = Field(None, description="Name under which the results are also shown apart.")
+    tenant: Text | None = Field(
+        None, description="Name of who asks; with it, the results are also shown apart (by_tenant)."
+    )
     slo: Slo | None = Field(None, description="Limits for this workload's requests alone.")
     input_tokens: LengthDistribution | None = Field(
         None, description="Prompt length: a number or a distribution."
@@ -265,7 +267,14 @@ class Workload(Frozen):
             "shared prefixes repeat, own parts are new; warm: every prompt repeats."
         ),
     )
-    path: Text | None = Field(None, description="File of prompts or traffic; relative to the scenario file.")
+    path: Text | None = Field(
+        None,
+        description=(
+            "File of prompts or traffic; relative to the scenario file. jsonl: a JSON object a line, as in "
+            '{"prompt": "Say hi.", "max_tokens": 32} or {"messages": [{"role": "user", "content": "Hi."}]}; '
+            "azure: CSV with TIMESTAMP, ContextTokens, GeneratedTokens."
+        ),
+    )
     input_scale: PositiveNumber = Field(1.0, description="Multiplies the prompt lengths of a trace.")
     output_scale: PositiveNumber = Field(1.0, description="Multiplies the output lengths of a trace.")
     max_input: Count | None = Field(
@@ -318,6 +327,8 @@ class Scenario(Frozen):
     seed: CountFromZero = Field(0, description="Same seed, same schedule and lengths.")
     matrix: Matrix = Field({}, description="One run per combination, as in {load.concurrency: [1, 8, 64]}.")
 
+    _source: Source | None = PrivateAttr(None)
+
     @model_validator(mode="before")
     @classmethod
     def _accept_one_workload(cls, tree: Any) -> Any:
@@ -332,6 +343,17 @@ class Scenario(Frozen):
     def broken_rules(cls, present: Mapping[str, Any]) -> list[Broken]:
         """What load and workloads need of each other."""
         return rules.together(present)
+
+    @property
+    def source(self) -> Source | None:
+        """Where it was read; None for a scenario made in Python."""
+        return self._source
+
+    def read_from(self, source: Source) -> Self:
+        """The same scenario, which knows where it was read."""
+        scenario = self.model_copy()
+        scenario._source = source  # noqa: SLF001 - its own class
+        return scenario
 
     def resolved(self) -> dict[str, Any]:
         """Every setting as plain JSON in the file's keys and units, with defaults, secrets as `***`."""

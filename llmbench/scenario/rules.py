@@ -18,7 +18,6 @@ Broken = tuple[Path, str]
 Tree = Mapping[str, Any]
 
 SHAPES = ("fixed", "uniform", "normal", "lognormal", "exponential", "empirical")
-IMPLEMENTED_WORKLOADS = ("synthetic", "jsonl", "inline", "azure")
 FILE_WORKLOADS = (
     "jsonl",
     "azure",
@@ -30,8 +29,18 @@ FILE_WORKLOADS = (
     "openai-batch",
     "sessions",
 )
-TRACE_WORKLOADS = ("azure", "mooncake", "bailian", "burstgpt", "servegen", "sessions", "jsonl")
+TRACE_WORKLOADS = ("azure", "mooncake", "bailian", "burstgpt", "servegen", "sessions")
 _TRACE_LENGTHS = ("azure", "mooncake", "bailian", "burstgpt", "servegen")
+_PATH_EXAMPLES = {
+    "jsonl": "prompts.jsonl",
+    "sharegpt": "conversations.json",
+    "mooncake": "trace.jsonl",
+    "bailian": "trace.jsonl",
+    "openai-batch": "batch.jsonl",
+    "sessions": "sessions.jsonl",
+}
+_NEEDS_STREAM = ("ttft", "ttft_due", "tpot", "itl", "chunk_gap", "time_to_first_answer")
+_NEEDS_DUE = {"ttft_due": "ttft", "e2e_due": "e2e", "send_lag": None}
 _PACED = ("constant", "poisson", "gamma")
 
 
@@ -43,9 +52,10 @@ def distribution(tree: Any) -> list[Broken]:
     broken: list[Broken] = []
     if len(shapes) != 1:
         found = " and ".join(shapes) or "none"
-        broken.append(
-            ((), f"needs one shape, has {found}; write a number or one of uniform, normal, lognormal")
-        )
+        remedy = "a number or one of uniform, normal, lognormal"
+        if not shapes and tree.get("min") is not None and tree.get("max") is not None:
+            remedy = f"{{uniform: {{min: {tree['min']}, max: {tree['max']}}}}}"
+        broken.append(((), f"needs one shape, has {found}; write {remedy}"))
     for path in ((), ("uniform",)):
         bounds = tree.get("uniform") if path else tree
         if isinstance(bounds, Mapping) and _is_above(bounds.get("min"), bounds.get("max")):
@@ -74,7 +84,8 @@ def target(tree: Any) -> list[Broken]:
     if tree.get("engine") is not None and tree.get("unix_socket") is not None:
         broken.append((("unix_socket",), "the bundled engine listens on a port; remove it"))
     headers = tree.get("headers")
-    if tree.get("api_key") not in (None, "") and isinstance(tree.get("url"), str) and has_credentials(tree["url"]):
+    url = tree.get("url")
+    if tree.get("api_key") not in (None, "") and isinstance(url, str) and has_credentials(url):
         broken.append((("url",), "user:password@ and api_key exclude each other; keep one"))
     if isinstance(headers, Mapping) and tree.get("api_key") not in (None, ""):
         doubled = [name for name in headers if str(name).lower() == "authorization"]
@@ -192,7 +203,8 @@ def workload(tree: Any) -> list[Broken]:
     kind = tree.get("kind")
     broken: list[Broken] = []
     needs = {"synthetic": ("input_tokens", "output_tokens"), "inline": ("prompts",)}
-    examples = {"input_tokens": "512", "output_tokens": "128", "prompts": "[Say hi]", "path": "traffic.csv"}
+    examples = {"input_tokens": "512", "output_tokens": "128", "prompts": "[Say hi]"}
+    examples["path"] = _PATH_EXAMPLES.get(str(kind), "traffic.csv")
     needed = ("path",) if kind in FILE_WORKLOADS else needs.get(kind, ()) if isinstance(kind, str) else ()
     missing = [key for key in needed if tree.get(key) is None]
     broken += [((), f"{kind} needs {key}; write {key}: {examples[key]}") for key in missing]
@@ -213,12 +225,16 @@ def workload(tree: Any) -> list[Broken]:
 
 
 def together(tree: Any) -> list[Broken]:
-    """What load and workloads need of each other."""
+    """What target, load, workloads and limits need of each other."""
     if not isinstance(tree, Mapping):
         return []
-    arrivals = tree["load"].get("arrivals") if isinstance(tree.get("load"), Mapping) else None
-    workloads = [item for _, item in _workloads(tree) if isinstance(item, Mapping)]
-    kinds = [item.get("kind") for item in workloads]
+    return _unfit_trace(tree) + _unmeasurable(tree)
+
+
+def _unfit_trace(tree: Tree) -> list[Broken]:
+    """A replay needs one workload, and one that says when requests came."""
+    arrivals = value_at(tree, ("load", "arrivals"))
+    kinds = [item.get("kind") for _, item in workloads(tree) if isinstance(item, Mapping)]
     if arrivals != "trace" or not kinds:
         return []
     if len(kinds) > 1:
@@ -234,6 +250,28 @@ def together(tree: Any) -> list[Broken]:
     return []
 
 
+def _unmeasurable(tree: Tree) -> list[Broken]:
+    """Limits on what these settings never measure: a gate on them could not be decided."""
+    stream = value_at(tree, ("target", "stream"))
+    is_whole = stream is False or str(stream).strip().lower() in ("false", "no", "off")
+    is_closed = value_at(tree, ("load", "arrivals")) == "closed"
+    broken: list[Broken] = []
+    for root in ((), *(path for path, _ in workloads(tree))):
+        limits = value_at(tree, (*root, "slo"))
+        for metric in limits if isinstance(limits, Mapping) else ():
+            path = (*root, "slo", metric)
+            if not limits[metric]:
+                continue
+            if is_whole and metric in _NEEDS_STREAM:
+                text = "is never measured with target.stream: false; remove one of the two"
+                broken.append((path, text))
+            elif is_closed and metric in _NEEDS_DUE:
+                other = _NEEDS_DUE[metric]
+                remedy = f"write {other}" if other else "remove it"
+                broken.append((path, f"a closed loop has no due times to count from; {remedy}"))
+    return broken
+
+
 def scenario(tree: Tree) -> list[Broken]:
     """Every rule, applied to a whole file."""
     broken: list[Broken] = []
@@ -246,16 +284,29 @@ def scenario(tree: Tree) -> list[Broken]:
             (("load", "think_time", *below), text)
             for below, text in distribution(tree["load"].get("think_time"))
         ]
-    for path, item in _workloads(tree):
+    for path, item in workloads(tree):
         broken += [((*path, *below), text) for below, text in workload(item)]
     return broken + together(tree)
+
+
+def value_at(tree: Any, path: Path) -> Any:
+    """The value at `path`, None where there is none."""
+    for part in path:
+        if isinstance(tree, Mapping):
+            tree = tree.get(part)
+        elif isinstance(tree, list | tuple) and isinstance(part, int) and part < len(tree):
+            tree = tree[part]
+        else:
+            return None
+    return tree
 
 
 def _below(path: tuple[str], rule: Callable[[Any], list[Broken]], tree: Tree) -> Iterable[Broken]:
     return [((*path, *below), text) for below, text in rule(tree.get(path[0]))]
 
 
-def _workloads(tree: Tree) -> list[tuple[Path, Any]]:
+def workloads(tree: Tree) -> list[tuple[Path, Any]]:
+    """Each workload with its path: the one below `workload`, or those of `workloads`."""
     if tree.get("workload") is not None:
         return [(("workload",), tree["workload"])]
     several = tree.get("workloads")

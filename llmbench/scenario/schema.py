@@ -1,7 +1,7 @@
 """The JSON Schema (2020-12) of the scenario file, for editors: completion, hover texts, units, unknown keys.
 
-It says what one key may hold. What keys need of each other (a closed loop needs a concurrency) is checked by
-`llmbench check` alone.
+It says what one key may hold. What keys need of each other (a closed loop needs a concurrency), and what this
+version cannot do, is checked by `llmbench check` alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from llmbench.scenario.fields import DURATION_PATTERN
 from llmbench.scenario.frozen import Frozen
 from llmbench.scenario.keys import types_of
 from llmbench.scenario.model import Scenario
+from llmbench.scenario.not_yet import NOT_YET, values_not_yet
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = {"$ref": "#/$defs/FromEnvironment"}
@@ -43,6 +44,7 @@ def json_schema() -> dict[str, Any]:
         spelled_out = definitions[model.__name__]
         description = spelled_out.pop("description")
         definitions[model.__name__] = {"description": description, "anyOf": [shorthand, spelled_out]}
+    _mark_what_is_not_there_yet(raw, definitions)
     _accept_one_workload(raw)
     definitions["FromEnvironment"] = {
         "type": "string",
@@ -71,6 +73,18 @@ def _write_defaults(schema: dict[str, Any], model: type[Frozen]) -> None:
             limit = next(iter(patterns.values()))
             below["properties"] = dict.fromkeys(_COMMON_STATS, limit)
             below["additionalProperties"] = False
+
+
+def _mark_what_is_not_there_yet(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Words that are refused are not offered; keys that are refused say so in their description."""
+    for entry in NOT_YET:
+        *parents, key = entry.key.split(".")
+        owner = definitions[parents[0].title()] if parents else schema
+        below = owner["properties"][key]
+        if entry.value is None:
+            below["description"] += f" Not in this version; {entry.instead}."
+        else:
+            below["enum"] = [word for word in below["enum"] if word not in values_not_yet(entry.key)]
 
 
 def _accept_one_workload(schema: dict[str, Any]) -> None:

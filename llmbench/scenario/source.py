@@ -67,12 +67,29 @@ class Document:
         for length in range(len(path), -1, -1):
             if path[:length] in self.places:
                 return self.places[path[:length]]
-        return Place(line=1, column=1)
+        return Place(line=1, column=1) if self.places else Place()
 
     def is_from_environment(self, path: Path) -> bool:
         """Whether the value was taken from the environment, at least in part."""
         place = self.places.get(path)
         return place is not None and place.written is not None and has_reference(place.written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """Where a scenario was read: for messages about it later on, when its files and its plan are looked at.
+
+    All sources are equal, to none as well: where a scenario was written is no part of what it says.
+    """
+
+    label: str
+    document: Document = field(repr=False)  # holds secrets
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or isinstance(other, Source)
+
+    def __hash__(self) -> int:
+        return hash(Source)
 
 
 class _NodeLoader(yaml.SafeLoader):

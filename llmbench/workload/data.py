@@ -1,7 +1,15 @@
-"""The files a scenario's workloads name: found, read and checked before the first request."""
+"""The files a scenario's workloads name: found, read and checked before the first request.
+
+A prompt file (jsonl) holds one JSON object a line, UTF-8, blank lines allowed:
+
+    {"prompt": "Say hi."}                                        a user's message, or the prompt as it stands
+    {"messages": [{"role": "user", "content": "Say hi."}]}       a conversation; not for api: completions
+    {"prompt": "Say hi.", "max_tokens": 32}                      its own limit, also spelled output_tokens
+"""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +21,10 @@ from llmbench.errors import UsageError
 from llmbench.scenario.model import Scenario, Workload
 from llmbench.workload.azure import MAX_NAMED_ROWS, Trace, load_trace
 
+_LINE_KEYS = ("prompt", "messages", "max_tokens", "output_tokens")
+_MOST_SHOWN_KEYS = 3
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+CHAT_ONLY = "has messages, which target.api: completions cannot send; write api: chat"
 Message: TypeAlias = Mapping[str, Any]
 
 
@@ -45,13 +56,15 @@ class WorkloadData:
 def load_data(scenario: Scenario, scenario_dir: Path | None = None) -> WorkloadData:
     """Read every workload's file; paths are resolved as `resolve_data_path` says.
 
-    Raises UsageError with the mistakes of all files together, and for a kind that is not in this version.
+    Raises UsageError with the mistakes of all files together, each line with the key it belongs to
+    (`workload.path: p.jsonl line 3: …`), and for a kind that is not in this version.
     """
     rows: list[Rows] = []
     mistakes: list[str] = []
-    for workload in scenario.workloads:
+    for position, workload in enumerate(scenario.workloads):
+        root = "workload" if len(scenario.workloads) == 1 else f"workloads.{position}"
         try:
-            rows.append(_load_rows(scenario, workload, scenario_dir))
+            rows.append(_load_rows(scenario, workload, scenario_dir, root))
         except UsageError as error:
             mistakes.append(str(error))
     if mistakes:
@@ -59,25 +72,37 @@ def load_data(scenario: Scenario, scenario_dir: Path | None = None) -> WorkloadD
     return WorkloadData(rows=tuple(rows))
 
 
-def _load_rows(scenario: Scenario, workload: Workload, scenario_dir: Path | None) -> Rows:
+def _load_rows(scenario: Scenario, workload: Workload, scenario_dir: Path | None, root: str) -> Rows:
     if workload.kind == "synthetic":
         return None
     if workload.kind == "inline":
         return tuple(PromptRow(prompt=prompt) for prompt in workload.prompts or ())
-    if workload.kind not in ("azure", "jsonl"):
-        raise UsageError(
-            f"workload.kind: {workload.kind} is not in this version; write synthetic, jsonl or azure"
+    rows = read_file(workload.kind, workload.path or "", scenario_dir, root)
+    if isinstance(rows, Trace):
+        return rows.prepared(
+            start_s=scenario.load.start_s,
+            input_scale=workload.input_scale,
+            output_scale=workload.output_scale,
+            max_input=workload.max_input,
+            max_output=workload.max_output,
         )
-    path = resolve_data_path(workload.path or "", scenario_dir)
-    if workload.kind == "jsonl":
-        return load_prompts(path)
-    return load_trace(path).prepared(
-        start_s=scenario.load.start_s,
-        input_scale=workload.input_scale,
-        output_scale=workload.output_scale,
-        max_input=workload.max_input,
-        max_output=workload.max_output,
-    )
+    if scenario.target.api == "completions" and any(row.messages is not None for row in rows):
+        raise UsageError(f"{root}.path: {CHAT_ONLY}")
+    return rows
+
+
+def read_file(
+    kind: str, path: str, scenario_dir: Path | None = None, root: str = "workload"
+) -> Trace | tuple[PromptRow, ...]:
+    """What a workload's file holds; raises UsageError, each line beginning with `<root>.path: `."""
+    if kind not in ("azure", "jsonl"):
+        raise UsageError(f"{root}.kind: {kind} reads no file in this version; write jsonl or azure")
+    try:
+        file = resolve_data_path(path, scenario_dir)
+        return load_prompts(file) if kind == "jsonl" else load_trace(file)
+    except UsageError as error:
+        said = str(error).replace(f"{Path.cwd()}/", "")  # shorter, and still a path that an editor opens
+        raise UsageError("\n".join(f"{root}.path: {line}" for line in said.split("\n"))) from None
 
 
 def resolve_data_path(path: str, scenario_dir: Path | None = None) -> Path:
@@ -94,8 +119,10 @@ def resolve_data_path(path: str, scenario_dir: Path | None = None) -> Path:
     for place in places:
         if place.is_file():
             return place
+    if any(place.is_dir() for place in places):
+        raise UsageError(f"{path}: is a folder; name one file in it")
     tried = ", ".join(dict.fromkeys(str(place.parent) for place in places[:2]))
-    raise UsageError(f"workload.path: {path}: no such file (looked in {tried} and the bundled data)")
+    raise UsageError(f"{path}: no such file (looked in {tried} and the bundled data)")
 
 
 def _bundled_directories() -> Iterator[Path]:
@@ -153,6 +180,9 @@ def _parse_prompt(line: bytes) -> PromptRow:
         raise ValueError(f"not JSON: {error.msg} (column {error.colno})") from None
     if not isinstance(row, dict):
         raise ValueError('not a JSON object; expected like {"prompt": "Say hi"}')  # noqa: TRY004 - a line's mistake
+    unknown = [key for key in row if key not in _LINE_KEYS]
+    if unknown:
+        raise ValueError(_unknown_keys(unknown))
     given = [key for key in ("prompt", "messages") if row.get(key) is not None]
     if len(given) != 1:
         raise ValueError(f"needs one of prompt and messages; has {' and '.join(given) or 'none'}")
@@ -162,6 +192,16 @@ def _parse_prompt(line: bytes) -> PromptRow:
     if not isinstance(row["prompt"], str) or not row["prompt"]:
         raise ValueError("prompt must be text, and not empty")
     return PromptRow(prompt=row["prompt"], max_tokens=max_tokens)
+
+
+def _unknown_keys(keys: list[str]) -> str:
+    """What unknown keys of a line were probably meant to be: passing them over would change what is asked."""
+    told = []
+    for key in keys[:_MOST_SHOWN_KEYS]:
+        close = difflib.get_close_matches(key.lower().replace("-", "_"), _LINE_KEYS, n=1, cutoff=0.6)
+        told.append(f"{key!r:.40}, did you mean {close[0]}?" if close else f"{key!r:.40}")
+    more = f" and {len(keys) - len(told)} more" if len(keys) > len(told) else ""
+    return f"unknown key {'; '.join(told)}{more} (known: {', '.join(_LINE_KEYS)})"
 
 
 def _max_tokens(row: Mapping[str, Any]) -> int | None:

@@ -30,7 +30,7 @@ import orjson
 from llmbench.errors import UsageError
 from llmbench.scenario.model import Scenario, Workload
 from llmbench.workload.azure import Trace
-from llmbench.workload.data import Message, PromptRow, Rows, WorkloadData
+from llmbench.workload.data import CHAT_ONLY, Message, PromptRow, Rows, WorkloadData
 from llmbench.workload.fit import TextFit, stated_fit
 from llmbench.workload.lengths import BLOCK, BlockDraws, Lengths
 from llmbench.workload.prose import Story, Tags
@@ -209,9 +209,7 @@ class _Given:
         workload = scenario.workloads[position]
         self._is_chat = scenario.target.api != "completions"
         if not self._is_chat and any(row.messages is not None for row in rows):
-            raise UsageError(
-                "workload.path: has messages, which target.api: completions cannot send; write chat"
-            )
+            raise UsageError(f"workload.path: {CHAT_ONLY}")
         self._rows = rows
         self._system = workload.system
         self._outputs = (

@@ -113,6 +113,18 @@ _REST: dict[str, Any] = {
     "matrix": st.just({"load.concurrency": [1, 2]}),
     "instrument": st.just({"workers": 2, "transport": "aiohttp"}),
 }
+_STREAMED = ("ttft", "tpot")
+
+
+def _measurable(tree: dict[str, Any]) -> dict[str, Any]:
+    """Without limits on what is never measured when the answer comes in one piece."""
+    if tree["target"].get("stream") is False:
+        for part in (tree, *tree.get("workloads", [tree.get("workload")])):
+            limits = part.get("slo", {})
+            part.update({"slo": {key: limits[key] for key in limits if key not in _STREAMED}})
+    return tree
+
+
 SCENARIOS = st.one_of(
     some({"name": WORDS.map("n{}".format), "target": TARGETS, "load": LOADS, "workload": WORKLOADS}, **_REST),
     some(
@@ -124,4 +136,4 @@ SCENARIOS = st.one_of(
         },
         **_REST,
     ),
-)
+).map(_measurable)

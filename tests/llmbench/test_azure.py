@@ -205,7 +205,7 @@ class TestPaths:
         assert resolve_data_path(str(here / name), scenario_dir) == here / name
 
     def test_a_missing_file_is_named_with_the_places_tried(self, tmp_path):
-        with pytest.raises(UsageError, match=r"workload\.path: gone\.csv: no such file \(looked in "):
+        with pytest.raises(UsageError, match=r"gone\.csv: no such file \(looked in "):
             resolve_data_path("gone.csv", tmp_path)
         with pytest.raises(UsageError, match="no such file"):
-            resolve_data_path(str(tmp_path), None)
+            resolve_data_path(str(tmp_path / "gone.csv"), None)

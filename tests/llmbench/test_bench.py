@@ -296,5 +296,5 @@ def test_a_closed_loop_does_not_hammer_a_server_that_answers_nothing(tmp_path):
 def test_limits_of_a_single_workload_are_refused_rather_than_ignored(tmp_path):
     """Set on a workload, they were accepted and never judged: a gate that always passes."""
     workload = {"tenant": "a", "slo": {"ttft": {"p50": "1ms"}}}
-    with pytest.raises(UsageError, match=r"not in this version: workload\.slo"):
+    with pytest.raises(UsageError, match=r"workload\.slo   not in this version; write the limits under slo"):
         run_scenario(scenario_of("http://127.0.0.1:9", workload=workload), out=tmp_path)

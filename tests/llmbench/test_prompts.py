@@ -272,8 +272,8 @@ class TestJsonl:
         content = b'\xef\xbb\xbf{"prompt":"a"}\n\n  \r\n{"prompt":"b"}\r\n'
         assert [row.prompt for row in parse_prompts(content, "p.jsonl")] == ["a", "b"]
 
-    def test_unknown_keys_and_unicode_line_separators_are_no_matter(self):
-        content = '{"id": 7, "prompt": "a\u2028b", "tags": []}\n'.encode()
+    def test_unicode_line_separators_are_no_matter(self):
+        content = '{"prompt": "a\u2028b"}\n'.encode()
         assert parse_prompts(content, "p.jsonl")[0].prompt == "a\u2028b"
 
     @pytest.mark.parametrize(
@@ -293,6 +293,13 @@ class TestJsonl:
             (
                 b'{"messages": [{"role": "user", "content": "a"}, {"role": "user"}]}',
                 "message 2 has no content",
+            ),
+            (b'{"promt": "a"}', "unknown key 'promt', did you mean prompt?"),
+            (b'{"prompt": "a", "max_token": 9}', "unknown key 'max_token', did you mean max_tokens?"),
+            (b'{"prompt": "a", "Output-Tokens": 9}', "did you mean output_tokens?"),
+            (
+                b'{"prompt": "a", "id": 1, "x": 2, "y": 3, "z": 4}',
+                "unknown key 'id'; 'x'; 'y' and 1 more (known: prompt, messages, max_tokens, output_tokens)",
             ),
             (b'{"prompt": "a", "max_tokens": 0}', "max_tokens must be a whole number of 1 or more"),
             (b'{"prompt": "a", "max_tokens": true}', "max_tokens must be"),
@@ -334,6 +341,12 @@ def test_the_mistakes_of_all_workloads_files_are_told_together(tmp_path):
     with pytest.raises(UsageError) as caught:
         load_data(made, tmp_path)
     lines = str(caught.value).split("\n")
+    assert lines[0].startswith("workloads.0.path: ")
     assert "a.jsonl line 1: needs one of" in lines[0]
     assert "gone.csv: no such file" in lines[1]
-    assert "sharegpt is not in this version" in lines[2]
+    assert lines[2].startswith("workloads.2.kind: sharegpt reads no file in this version")
+
+
+def test_a_folder_is_no_file_of_prompts(tmp_path):
+    with pytest.raises(UsageError, match=r"workload\.path: .*: is a folder; name one file in it"):
+        load_data(scenario({"kind": "jsonl", "path": str(tmp_path)}))

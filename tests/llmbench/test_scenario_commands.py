@@ -24,8 +24,9 @@ def test_check_says_ok_with_what_a_run_would_send() -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "quickstart: ok"
     assert lines[1].startswith("  open loop, Poisson 10/s for 12 s")
-    assert lines[2] == "closed-loop: ok"
-    assert "synthetic to http://127.0.0.1:8000" in lines[3]
+    assert lines[3] == "closed-loop: ok"
+    assert "synthetic to http://127.0.0.1:8000" in " ".join(line.strip() for line in lines[4:])
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_check_reports_every_file_and_exits_with_2(tmp_path: Path) -> None:

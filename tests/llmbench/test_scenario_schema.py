@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from llmbench.scenario.bundled import bundled_scenarios
+from llmbench.scenario.not_yet import IMPLEMENTED_WORKLOADS, NOT_YET
 from llmbench.scenario.scalars import plain_values
 from llmbench.scenario.schema import json_schema
 from llmbench.scenario.source import read_yaml
@@ -98,6 +99,23 @@ def test_every_key_has_a_description_and_defaults_carry_units() -> None:
     assert load["max_in_flight"]["default"] == 512
     assert SCHEMA["$defs"]["Target"]["properties"]["timeout"]["default"] == "120s"
     assert "p95" in SCHEMA["$defs"]["Slo"]["properties"]["ttft"]["properties"]
+
+
+def test_what_this_version_refuses_is_not_offered() -> None:
+    workload = SCHEMA["$defs"]["Workload"]["properties"]
+    (kinds,) = [item["enum"] for item in workload["kind"]["anyOf"] if "enum" in item]
+    assert set(kinds) == set(IMPLEMENTED_WORKLOADS)
+    (stamps,) = [
+        item["enum"]
+        for item in SCHEMA["$defs"]["Instrument"]["properties"]["timestamps"]["anyOf"]
+        if "enum" in item
+    ]
+    assert "kernel" not in stamps
+    for entry in NOT_YET:
+        *parents, key = entry.key.split(".")
+        owner = SCHEMA["$defs"][parents[0].title()] if parents else SCHEMA
+        if entry.value is None:
+            assert f"Not in this version; {entry.instead}." in owner["properties"][key]["description"]
 
 
 def keys_of(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
