@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from llmbench.errors import CannotMeasure
+from llmbench.errors import CannotMeasure, UsageError
 from llmbench.records import Outcome
+from llmbench.scenario.address import API_PATHS, mask_address
 
 if TYPE_CHECKING:
     from llmbench.records import RequestRecord
@@ -64,19 +65,80 @@ def measure(
 ) -> MeasureResult:
     """Send one prompt as a stream and time the answer.
 
-    Raises CannotMeasure (TargetUnreachable, TargetRefused) when the request did not succeed, with the
-    server's words. Not from a running event loop's thread; use a worker thread there.
+    `url` is as in a scenario: with or without `/v1`, and HOST:PORT means http. Raises CannotMeasure
+    (TargetUnreachable, TargetRefused) when the request did not succeed, with the server's words and what to
+    do; UsageError and TypeError for arguments that cannot be meant. Not from a running event loop's thread;
+    use a worker thread there.
     """
+    _check_arguments(url, prompt, max_tokens, model, api, api_key, timeout_s)
     from llmbench.client.single import measure_once
 
     served, record = measure_once(
         url, prompt, max_tokens=max_tokens, model=model, api=api, api_key=api_key, timeout_s=timeout_s
     )
     if record.outcome is not Outcome.OK:
-        raise CannotMeasure(
-            f"{url}: {record.outcome.value}: {record.error or record.error_kind or 'no reason given'}"
-        )
+        raise CannotMeasure(_failure(mask_address(url), record, api=api, model=served, timeout_s=timeout_s))
     return result_of(record, model=served)
+
+
+def _check_arguments(
+    url: object,
+    prompt: object,
+    max_tokens: object,
+    model: object,
+    api: object,
+    api_key: object,
+    timeout_s: object,
+) -> None:
+    """Refuses at once what a server would only answer with its own riddle."""
+    texts = {
+        "url": url,
+        "prompt": prompt,
+        "model": model,
+        "api": api,
+        "api_key": "" if api_key is None else api_key,
+    }
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be text, not {type(value).__name__}: measure(url, prompt)")
+    if not prompt:
+        raise UsageError("prompt is empty; a server has nothing to answer")
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool):
+        raise TypeError(f"max_tokens must be a whole number, not {type(max_tokens).__name__}")
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool):
+        raise TypeError(f"timeout_s must be a number of seconds, not {type(timeout_s).__name__}")
+    if max_tokens < 1:
+        raise UsageError(f"max_tokens={max_tokens}: must be 1 or more")
+    if not 0 < timeout_s < float("inf"):
+        raise UsageError(f"timeout_s={timeout_s}: must be more than 0")
+    if api not in API_PATHS:
+        raise UsageError(f"api={api!r}: write one of {', '.join(API_PATHS)}")
+
+
+def _failure(url: str, record: RequestRecord, *, api: str, model: str, timeout_s: float) -> str:
+    """What became of the request, and what to do about it."""
+    said = record.error or record.error_kind or "no reason given"
+    return f"{url}: {record.outcome.value}: {said}\n{_remedy(record, url, api, model, timeout_s)}"
+
+
+def _remedy(record: RequestRecord, url: str, api: str, model: str, timeout_s: float) -> str:
+    match record.outcome, record.http_status:
+        case Outcome.TIMEOUT, _:
+            return f"Nothing (more) came within {timeout_s:g} s; give it longer with timeout_s=."
+        case Outcome.CONNECT_ERROR, _:
+            return f"Is the server up?  curl {url}"
+        case Outcome.HTTP_ERROR, 401 | 403:
+            return "Give the key with api_key=."
+        case Outcome.HTTP_ERROR, 404 | 405:
+            return f"Does it serve /v1/{API_PATHS[api]}, and model {model!r}? Choose with api= and model=."
+        case Outcome.HTTP_ERROR, 429:
+            return "The server limits the rate; try again later."
+        case Outcome.HTTP_ERROR, status if status is not None and status >= 500:
+            return "The server failed; its own log says why."
+        case Outcome.HTTP_ERROR, _:
+            return "The server refuses the request; see its words, and max_tokens=, model=, api=."
+        case _:
+            return "The answer is no whole stream; the server's log, or another api=, may tell why."
 
 
 def result_of(record: RequestRecord, *, model: str) -> MeasureResult:

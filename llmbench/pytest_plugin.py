@@ -5,8 +5,9 @@
         assert result.ttft < 0.5
 
 A test that uses the fixture is marked `latency` by itself and kept apart from unit tests: it runs when asked
-for (`pytest -m latency` or `pytest --llmbench-url URL`) and is deselected otherwise. Nothing of llmbench but
-this module is imported before a measurement.
+for and is deselected otherwise: `pytest --llmbench-url URL`, or `pytest -m latency` where the ini file or
+LLMBENCH_URL names the endpoint. Asked for without an endpoint it fails: a gate that skips passes unseen.
+Nothing of llmbench but this module is imported before a measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from llmbench.measurement import MeasureResult
 
 NO_ENDPOINT = (
-    "no endpoint to measure: give --llmbench-url URL, or llmbench_url in the ini file, or set LLMBENCH_URL"
+    "no endpoint to measure: pytest --llmbench-url http://127.0.0.1:8000, "
+    "or llmbench_url = … in the ini file, or LLMBENCH_URL=…"
 )
 
 

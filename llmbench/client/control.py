@@ -14,11 +14,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-import httpx
 import orjson
 
 from llmbench.client.body import an_object, objects
 from llmbench.client.choose import NO_TLS
+from llmbench.client.lean_httpx import httpx
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.errors import TargetRefused, TargetUnreachable
 from llmbench.scenario.masking import scrub, scrub_list, secrets_in
@@ -46,6 +46,22 @@ _LOADING = frozenset({502, 503, 504})  # a gateway or a server that is still sta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do about a target that does not serve, in the words of whoever asked: a scenario or Python."""
+
+    unreachable: str
+    refused: str
+    nameless: str
+
+
+FOR_SCENARIOS = Advice(
+    unreachable="Give it longer with --set target.ready_timeout=5m, or try llmbench mock.",
+    refused="Set target.api_key: ${OPENAI_API_KEY} (or target.headers) in the scenario.",
+    nameless="Name it with --set target.model=NAME.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
     """What the server says of itself; `model` is the one that requests will name."""
 
@@ -68,7 +84,9 @@ class Control:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = 60.0,
         proxy: str | None = None,
+        advice: Advice = FOR_SCENARIOS,
     ) -> None:
+        self._advice = advice
         self._destination = destination
         self._client = httpx.AsyncClient(
             base_url=destination.address.base,
@@ -133,7 +151,7 @@ class Control:
         return (
             f"{base} {problem} (tried for {timeout_s:g} s).\n"
             f"Is the server up?  curl {base}/v1/models\n"
-            "Give it longer with --set target.ready_timeout=5m, or try llmbench mock."
+            f"{self._advice.unreachable}"
         )
 
     async def describe(self, models: httpx.Response, model: str) -> ServerInfo:
@@ -144,13 +162,13 @@ class Control:
         if models.status_code in (401, 403):
             raise TargetRefused(
                 f"{models.url} answers HTTP {models.status_code}: {self._said(models)}\n"
-                "Set target.api_key: ${OPENAI_API_KEY} (or target.headers) in the scenario."
+                f"{self._advice.refused}"
             )
         listed = _listed_models(models)
         if model == "auto" and not listed:
             raise TargetRefused(
                 f"{models.url} answers HTTP {models.status_code} and names no model: {self._said(models)}\n"
-                "Name it with --set target.model=NAME."
+                f"{self._advice.nameless}"
             )
         chosen = str(listed[0].get("id")) if model == "auto" else model
         entry = next((one for one in listed if one.get("id") == chosen), {})

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import httpx
-
 from llmbench.client.choose import NO_TLS
 from llmbench.client.exchange import Breakage, Exchange, Outgoing
+from llmbench.client.lean_httpx import httpx
 from llmbench.client.task_transport import TaskTransport
 
 

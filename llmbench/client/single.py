@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from llmbench.client.choose import choose, make_transport, proxy_for, tls_context
-from llmbench.client.control import Control
+from llmbench.client.control import Advice, Control
 from llmbench.client.decode import decode
 from llmbench.client.exchange import Exchange, Timeouts, Transport
 from llmbench.client.to_record import fill_record
 from llmbench.client.wire import Api, BodyStyle, Destination, render_body, request_headers
+from llmbench.errors import UsageError
 from llmbench.records import Outcome, RequestRecord
-from llmbench.scenario.address import parse_address
+from llmbench.scenario.address import mask_address, parse_address
+from llmbench.scenario.masking import scrub, scrub_list, secrets_in
 
 _READY_TIMEOUT_S = 5.0
+_ADVICE = Advice(
+    unreachable="Start it, or try one that needs no model:  llmbench mock",
+    refused="Give the key: measure(url, prompt, api_key=...)",
+    nameless="Name it: measure(url, prompt, model=...)",
+)
 
 
 def measure_once(
@@ -31,10 +39,17 @@ def measure_once(
     Connects before the clock starts. Raises UsageError for a URL that is none, TargetUnreachable when
     nothing answers, TargetRefused when the key or the model is refused.
     """
+    try:
+        address = parse_address(url)
+    except ValueError as error:
+        raise UsageError(f"{mask_address(url)}: {error}") from None
+    if address.authorization is not None and api_key is not None:
+        raise UsageError(f"{mask_address(url)}: user:password@ and api_key exclude each other; keep one")
+    extra = {} if address.authorization is None else {"Authorization": address.authorization}
     destination = Destination(
-        address=parse_address(url),
+        address=address,
         api=api,
-        headers=request_headers(api_key=api_key, extra={}, stream=True, agent="llmbench"),
+        headers=request_headers(api_key=api_key, extra=extra, stream=True, agent="llmbench"),
     )
     return asyncio.run(_measure(destination, prompt, max_tokens, model, api_key, timeout_s))
 
@@ -44,7 +59,7 @@ async def _measure(
 ) -> tuple[str, RequestRecord]:
     tls = tls_context(destination.address, verify=True)
     async with Control(
-        destination, tls=tls, timeout_s=timeout_s, proxy=proxy_for(destination.address)
+        destination, tls=tls, timeout_s=timeout_s, proxy=proxy_for(destination.address), advice=_ADVICE
     ) as control:
         info = await control.describe(await control.wait_ready(_READY_TIMEOUT_S), model)
     style = BodyStyle(api=destination.api, model=info.model, extra={})
@@ -66,7 +81,7 @@ async def _measure(
         exchange,
         decode(exchange, destination.api),
         epoch_ns=exchange.start_ns,
-        scrub=lambda text: text.replace(api_key, "***") if api_key else text,
+        scrub=partial(scrub, secrets=scrub_list(secrets_in(dict(destination.headers)))),
         save_text=True,
     )
     return info.model, record

@@ -89,11 +89,20 @@ def test_an_interrupt_while_the_engine_starts_leaves_no_process(bench):
     assert not engines(bench.folder)
 
 
-def test_wrong_engine_options_are_told_in_the_engines_words(bench):
+def test_wrong_engine_options_are_told_before_the_engine_is_started(bench):
     bench.write(SCENARIO)
     result = bench("run", "scenario.yaml", "--set", "target.engine.model=no-such-model")
+    assert result.returncode == 2
+    assert "target.engine.model: no-such-model" in result.stderr
+    assert "unknown model" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_that_holds_no_model_is_told_in_the_engines_words(bench):
+    bench.write(SCENARIO)
+    result = bench("run", "scenario.yaml", "--set", f"target.engine.model={bench.folder}")
     assert result.returncode == 3
-    assert "no-such-model" in result.stderr
+    assert str(bench.folder) in result.stderr
     assert "Traceback" not in result.stderr
 
 

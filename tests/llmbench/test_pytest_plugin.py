@@ -55,7 +55,7 @@ def test_an_endpoint_in_the_configuration_alone_asks_for_nothing(suite, monkeypa
 def test_asked_for_without_an_endpoint_they_say_what_is_missing(suite):
     result = run(suite, "-m", "latency")
     result.assert_outcomes(errors=1, deselected=1)
-    result.stdout.fnmatch_lines("*no endpoint to measure: give --llmbench-url URL*")
+    result.stdout.fnmatch_lines("*no endpoint to measure: pytest --llmbench-url http*")
 
 
 @pytest.mark.parametrize(
