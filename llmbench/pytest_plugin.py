@@ -42,8 +42,10 @@ class Endpoint:
         return measure(self.url, prompt, **{"model": self.model, "api_key": self.api_key, **options})
 
     def __repr__(self) -> str:
-        """Without the key: pytest prints the values of a failed test."""
-        return f"Endpoint(url={self.url!r}, model={self.model!r})"
+        """Without the key and a password: pytest prints the values of a failed test."""
+        from llmbench.scenario.address import mask_address
+
+        return f"Endpoint(url={mask_address(self.url)!r}, model={self.model!r})"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

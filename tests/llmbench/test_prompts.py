@@ -268,6 +268,13 @@ class TestGiven:
 
 
 class TestJsonl:
+    def test_the_readmes_lines_are_prompts(self):
+        readme = (SCENARIOS.parent / "README.md").read_text(encoding="utf-8")
+        lines = readme.partition("```jsonl\n")[2].partition("```")[0].encode()
+        first, second, third = parse_prompts(lines, "README.md")
+        assert (first.prompt, second.max_tokens) == ("Say hello.", 32)
+        assert third.messages is not None
+
     def test_blank_lines_bom_and_crlf_are_passed_over(self):
         content = b'\xef\xbb\xbf{"prompt":"a"}\n\n  \r\n{"prompt":"b"}\r\n'
         assert [row.prompt for row in parse_prompts(content, "p.jsonl")] == ["a", "b"]

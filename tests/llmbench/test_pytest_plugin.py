@@ -68,3 +68,4 @@ def test_who_asks_for_latency_tests(mark_expression, url, asked):
 
 def test_a_failing_test_does_not_show_the_key():
     assert "secret" not in repr(Endpoint(url="http://x", model="m", api_key="secret"))
+    assert "secret" not in repr(Endpoint(url="http://me:secret@x", model="m", api_key=None))
