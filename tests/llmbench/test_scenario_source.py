@@ -283,7 +283,9 @@ def test_a_url_from_the_command_line_takes_the_engines_place(good: Path) -> None
     good.write_text(GOOD.replace("url: http://127.0.0.1:8000", "engine: {model: tiny}"))
     target = load_scenario(good, env={}, url="http://h:1/v1/chat/completions").target
     assert (target.url, target.engine) == ("http://h:1/v1", None)
-    with pytest.raises(ScenarioError, match=r"--url\s+target\.url: h\s+no scheme; write https://h, or http://h"):
+    with pytest.raises(
+        ScenarioError, match=r"--url\s+target\.url: h\s+no scheme; write https://h, or http://h"
+    ):
         load_scenario(good, env={}, url="h")
 
 
