@@ -16,8 +16,9 @@ from typing import Any, Literal, Protocol, Self
 
 import orjson
 
-from llmbench.client.body import an_object, objects
+from llmbench.client.body import an_object, error_text, objects
 from llmbench.client.choose import NO_TLS
+from llmbench.client.diagnose import PATIENCE_S, lasting_problem, scheme_problem
 from llmbench.client.lean_httpx import httpx
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.errors import TargetRefused, TargetUnreachable
@@ -52,12 +53,14 @@ class Advice:
     unreachable: str
     refused: str
     nameless: str
+    key_refused: str
 
 
 FOR_SCENARIOS = Advice(
     unreachable="Give it longer with --set target.ready_timeout=5m, or try llmbench mock.",
     refused="Set target.api_key: ${OPENAI_API_KEY} (or target.headers) in the scenario.",
     nameless="Name it with --set target.model=NAME.",
+    key_refused="The key was refused: is target.api_key (or target.headers) this server's, and still valid?",
 )
 
 
@@ -88,6 +91,8 @@ class Control:
     ) -> None:
         self._advice = advice
         self._destination = destination
+        self._tls = tls
+        self._is_direct = proxy is None  # what is wrong behind a proxy is the proxy's to say
         self._client = httpx.AsyncClient(
             base_url=destination.address.base,
             transport=httpx.AsyncHTTPTransport(
@@ -122,12 +127,14 @@ class Control:
         """Asks /v1/models until the server answers; returns that answer.
 
         `alive` may raise when the server's process has died; `waiting` is told the seconds waited so far.
-        Raises TargetUnreachable when nothing answered in time.
+        Raises TargetUnreachable when nothing answered in time, and at once where waiting cannot help.
         """
         start = time.monotonic()
         while True:
             alive()
             problem = ""
+            left = timeout_s - (time.monotonic() - start)
+            await self._rule_out_lasting_problems(left)
             try:
                 left = timeout_s - (time.monotonic() - start)
                 response = await self._client.get("/v1/models", timeout=min(5.0, max(left, _RETRY_S)))
@@ -140,11 +147,27 @@ class Control:
                 problem = "does not answer"
             except httpx.HTTPError as error:
                 problem = f"does not speak HTTP ({str(error) or type(error).__name__})"
+                await self._rule_out_lasting_problems(left, answered=True)
+                if "illegal status line" in str(error):
+                    base = self._destination.address.base
+                    raise TargetUnreachable(f"{base} {problem}.\nIs it the right port?") from None
             waited = time.monotonic() - start
             if waited >= timeout_s:
                 raise TargetUnreachable(self._unreachable(problem, timeout_s))
             waiting(waited)
             await asyncio.sleep(min(_RETRY_S, max(0.0, timeout_s - waited)))
+
+    async def _rule_out_lasting_problems(self, left_s: float, *, answered: bool = False) -> None:
+        """Raises TargetUnreachable for what no waiting mends: a name, a certificate, http for https."""
+        if not self._is_direct:
+            return
+        address, patience_s = self._destination.address, min(PATIENCE_S, max(left_s, _RETRY_S))
+        if answered:
+            problem = await scheme_problem(address, patience_s=patience_s)
+        else:
+            problem = await lasting_problem(address, self._tls, patience_s=patience_s)
+        if problem:
+            raise TargetUnreachable(problem)
 
     def _unreachable(self, problem: str, timeout_s: float) -> str:
         base = self._destination.address.base
@@ -162,7 +185,7 @@ class Control:
         if models.status_code in (401, 403):
             raise TargetRefused(
                 f"{models.url} answers HTTP {models.status_code}: {self._said(models)}\n"
-                f"{self._advice.refused}"
+                f"{self._advice.key_refused if self._secrets else self._advice.refused}"
             )
         listed = _listed_models(models)
         if model == "auto" and not listed:
@@ -183,9 +206,14 @@ class Control:
         )
 
     def _said(self, response: httpx.Response) -> str:
-        """The start of a body, for a message; a server may repeat the key in it."""
-        hidden = scrub_list(secrets_in(dict(self._destination.headers)))
-        return scrub(" ".join(response.text[:600].split())[:200], hidden) or "an empty body"
+        """The server's own error message, else the start of the body; a server may repeat the key in it."""
+        text = error_text(_document(response)) or response.text
+        return scrub(" ".join(text[:600].split())[:200], scrub_list(self._secrets)) or "an empty body"
+
+    @property
+    def _secrets(self) -> list[str]:
+        """The keys that requests carry."""
+        return secrets_in(dict(self._destination.headers))
 
     async def _version(self) -> str | None:
         try:

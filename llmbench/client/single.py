@@ -21,6 +21,7 @@ _ADVICE = Advice(
     unreachable="Start it, or try one that needs no model:  llmbench mock",
     refused="Give the key: measure(url, prompt, api_key=...)",
     nameless="Name it: measure(url, prompt, model=...)",
+    key_refused="The key was refused; give this server's: measure(url, prompt, api_key=...)",
 )
 
 
