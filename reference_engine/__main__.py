@@ -10,13 +10,15 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, cast
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from reference_engine import __version__
-from reference_engine.config import Device, Dtype, EngineConfig
+from reference_engine.config import EngineConfig, Switches
 from reference_engine.errors import ConfigError, EngineError
 from reference_engine.model_config import ModelConfig
 
@@ -46,7 +48,9 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_server_switches(parser.add_argument_group("server (no effect on TTFT or TPOT)"))
-    _add_engine_switches(parser.add_argument_group("engine"))
+    _add_model_switches(parser.add_argument_group("model and device"))
+    _add_batching_switches(parser.add_argument_group("batching: who is computed when"))
+    _add_cache_switches(parser.add_argument_group("KV cache: what is remembered"))
     return parser
 
 
@@ -68,7 +72,7 @@ def _add_server_switches(group: argparse._ArgumentGroup) -> None:
     add("--version", action="version", version=f"reference_engine {__version__}")
 
 
-def _add_engine_switches(group: argparse._ArgumentGroup) -> None:
+def _add_model_switches(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--model", default="tiny", help="see below (default: %(default)s); TTFT and TPOT grow with its size")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: %(default)s)")
@@ -83,24 +87,8 @@ def _add_engine_switches(group: argparse._ArgumentGroup) -> None:
         "--max-model-len",
         type=int,
         metavar="N",
-        help="most tokens of prompt and answer together (default: the model's own). Sizes the KV slots; no "
-        "effect on speed as long as requests stay short",
-    )
-    add(
-        "--max-num-seqs",
-        type=int,
-        default=32,
-        metavar="N",
-        help="sequences computed together, one KV slot each (default: %(default)s). More: those that would "
-        "wait get a lower TTFT, and everyone a higher TPOT, as a step takes longer; throughput rises",
-    )
-    add(
-        "--max-num-batched-tokens",
-        type=int,
-        metavar="N",
-        help="most tokens in one step (default: 2048, or --max-model-len if that is more). Prompts are "
-        "computed whole: more lets several start together (TTFT under bursts), but a step that computes "
-        "prompts is long, and running streams feel it as one slow token (TPOT tail)",
+        help="most tokens of prompt and answer together (default: the model's own). No effect on speed as "
+        "long as requests stay short; with --kv-cache contiguous it is what every sequence takes",
     )
     add(
         "--threads",
@@ -109,6 +97,109 @@ def _add_engine_switches(group: argparse._ArgumentGroup) -> None:
         help="CPU threads of the arithmetic (default: one a core; one in all for models below 20 million "
         "weights). More lowers both, up to the cores that are really free; beyond, both get much worse",
     )
+    add(
+        "--attention",
+        choices=("fast", "plain"),
+        default="fast",
+        help="plain is the textbook, sequence by sequence, to check the fast one against; TPOT grows with "
+        "every running sequence (default: %(default)s)",
+    )
+
+
+def _add_batching_switches(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--batching",
+        choices=("continuous", "static"),
+        default="continuous",
+        help="continuous: a request joins as soon as there is room, and leaves when it ends. static: a batch "
+        "is formed of those who wait, and nobody joins before its last has ended: TTFT grows by the rest of "
+        "a batch, throughput falls with every place that stands empty (default: %(default)s)",
+    )
+    add(
+        "--max-num-seqs",
+        type=int,
+        default=32,
+        metavar="N",
+        help="sequences computed together (default: %(default)s). More: those that would wait get a lower "
+        "TTFT, and everyone a higher TPOT, as a step takes longer; throughput rises",
+    )
+    add(
+        "--max-num-batched-tokens",
+        type=int,
+        metavar="N",
+        help="most tokens in one step (default: 256 on a CPU, 2048 on a GPU; without chunks at least "
+        "--max-model-len). Less: a running stream waits less for the prompts of others (TPOT tail), and "
+        "prompts take more steps (TTFT)",
+    )
+    add(
+        "--enable-chunked-prefill",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="compute a long prompt in pieces, each in a step with everyone's next token (default: on with a "
+        "cache). Off: a prompt is one long step, and every running stream stands still for it: the worst "
+        "ITL becomes the longest prompt's time, its own TTFT a little lower",
+    )
+
+
+def _add_cache_switches(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--kv-cache",
+        choices=("paged", "contiguous", "none"),
+        default="paged",
+        help="paged: blocks as they are needed. contiguous: a slab of --max-model-len for every sequence, so "
+        "fewer fit into the same memory and the others wait (TTFT). none: everything is computed again for "
+        "every token, so that TPOT grows with the length (default: %(default)s)",
+    )
+    add(
+        "--block-size",
+        type=int,
+        metavar="N",
+        help="positions in a block (default: 64 on a CPU, 16 on a GPU). Smaller wastes less memory and finds "
+        "more shared prefixes; larger makes TPOT a little lower",
+    )
+    add(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="keep the blocks of finished requests, and take them when a prompt begins the same (default: on "
+        "with paged). TTFT falls by the part that is found; nothing else changes",
+    )
+    add(
+        "--kv-cache-memory",
+        type=_num_bytes,
+        metavar="SIZE",
+        help="memory of the cache, such as 512MB or 2GiB (default: a quarter of the machine's, on a GPU see "
+        "below). Too little: requests wait (TTFT), or are preempted and computed again (TPOT tail)",
+    )
+    add(
+        "--gpu-memory-utilization",
+        type=float,
+        default=0.9,
+        metavar="SHARE",
+        help="share of the GPU's memory for weights and cache together (default: %(default)s)",
+    )
+
+
+def _num_bytes(text: str) -> int:
+    """`512MB`, `2GiB` or plain bytes."""
+    units = {
+        "": 1,
+        "b": 1,
+        "kb": 10**3,
+        "mb": 10**6,
+        "gb": 10**9,
+        "tb": 10**12,
+        "kib": 2**10,
+        "mib": 2**20,
+        "gib": 2**30,
+        "tib": 2**40,
+    }
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in units or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 512MB or 2GiB")
+    return int(float(found[1]) * units[found[2]])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -144,15 +235,7 @@ def _serve(args: argparse.Namespace) -> int:
     from reference_engine.catalog import model_folder
 
     folder = model_folder(args.model)
-    config = EngineConfig.resolve(
-        ModelConfig.from_folder(folder),
-        max_model_len=args.max_model_len,
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        device=args.device,
-        dtype=_dtype(args.dtype, args.device),
-        num_threads=args.threads,
-    )
+    config = EngineConfig.resolve(ModelConfig.from_folder(folder), switches_of(args))
     listener = _bind(args.host, args.port)
     _wait_briefly_for_threads()
     from reference_engine.engine import Engine
@@ -162,10 +245,12 @@ def _serve(args: argparse.Namespace) -> int:
     return asyncio.run(_listen(engine, name, listener, args))
 
 
-def _dtype(dtype: str, device: Device) -> Dtype:
-    if dtype != "auto":
-        return cast(Dtype, dtype)
-    return "float32" if device == "cpu" else "bfloat16"
+def switches_of(args: argparse.Namespace) -> Switches:
+    """The engine's switches as the parser found them."""
+    given = {field.name: getattr(args, field.name) for field in fields(Switches) if hasattr(args, field.name)}
+    if given["dtype"] == "auto":
+        given["dtype"] = "float32" if args.device == "cpu" else "bfloat16"
+    return Switches(**given, num_threads=args.threads)
 
 
 def _wait_briefly_for_threads() -> None:

@@ -1,81 +1,350 @@
-"""How the tokens of one step attend: each to its own sequence, through the contiguous cache.
+"""How the tokens of one step attend: each to its own sequence, through the blocks of the KV cache.
 
-Built once a step from the plan, then called once a layer. Rows of the step are ordered: first all
-chunks of one token (decode), which are computed together whatever their number, then prompts.
+Built once a step from the plan, then called once a layer (it is the `Attend` of `model`). Two classes
+with the same signature: `PlainAttention` is the specification, sequence by sequence and by the textbook;
+`FastAttention` computes the same without a loop over decoding sequences.
 
-Letters: T rows of the step, S one-token rows, R slots touched by them, C longest context among them,
-H query heads, K key/value heads, G = H/K, D head size.
+Rows of a step are ordered: first the S chunks of one token (decode), then prompts. The decoding rows of a
+CPU are computed block by block *in place*: one fused call over a range of the pool gives every block's
+own softmax and the logarithm of its denominator, and the blocks of a sequence are put together with
+those, exactly (split KV as in Flash-Decoding, Dao et al. 2023; the algebra is that of the online softmax,
+Milakov and Gimelshein 2018). Keys and values are read once and never gathered into a batch.
+
+Letters: T rows of the step, S one-token rows, P (block, row) pairs, B block size, H query heads,
+K key/value heads, G = H/K, D head size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from reference_engine.kv_cache import ContiguousCache
+from reference_engine.kv_cache import KVCache
 from reference_engine.types import ScheduledChunk
 
+Ints = NDArray[np.int64]
 
-class SlotAttention:
-    """An `Attend` (see `model`) for one step."""
+# Blocks nobody asked for are cheaper to compute than a further call, up to about so many in a row.
+MAX_GAP = 8
+# More ranges than this are a scattered pool: copying its blocks together is cheaper than so many calls.
+MAX_RANGES = 8
 
-    def __init__(self, cache: ContiguousCache, chunks: list[ScheduledChunk], device: str) -> None:
+
+class Rows:
+    """The rows of a step, in order, and where their keys and values go."""
+
+    def __init__(self, cache: KVCache | None, chunks: Sequence[ScheduledChunk], device: str) -> None:
+        self.singles = [chunk for chunk in chunks if is_single(chunk)]
+        self.prompts = chunks[len(self.singles) :]
+        assert not any(is_single(chunk) for chunk in self.prompts), "one-token chunks come first"
+        positions = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks])
+        self.positions = torch.from_numpy(positions).to(device)  # [T]
+        self.slots: Tensor | None = None  # [T]; without a cache nothing is kept
+        if cache is not None:
+            size = cache.block_size
+            slots = [slots_of(chunk, size) for chunk in chunks]
+            self.slots = torch.from_numpy(np.concatenate(slots)).to(device)
+
+
+def is_single(chunk: ScheduledChunk) -> bool:
+    """One token that attends to a cache: decode, or the rest of a prompt that was found in it."""
+    return len(chunk.token_ids) == 1 and bool(chunk.block_table)
+
+
+def slots_of(chunk: ScheduledChunk, block_size: int) -> Ints:
+    """Slot of each token of a chunk."""
+    first = chunk.start // block_size
+    table = np.array(chunk.block_table[first : -(-chunk.end // block_size)])
+    at = np.arange(chunk.start, chunk.end)
+    slots: Ints = table[at // block_size - first] * block_size + at % block_size
+    return slots
+
+
+class PlainAttention:
+    """The specification: every chunk alone, softmax(q k^T / sqrt(D)) v in float32."""
+
+    def __init__(self, cache: KVCache | None, chunks: Sequence[ScheduledChunk], device: str) -> None:
         self.cache = cache
-        singles = [chunk for chunk in chunks if len(chunk.token_ids) == 1]
-        self.prompts = chunks[len(singles) :]
-        assert all(len(chunk.token_ids) > 1 for chunk in self.prompts), "one-token chunks come first"
-        rows = [(c.slot, c.start + i) for c in chunks for i in range(len(c.token_ids))]
-        self.slots, self.positions = torch.tensor(rows, device=device).unbind(1)  # each [T]
-        self.num_singles = len(singles)
-        if singles:
-            self._prepare_singles(singles, device)
-
-    def _prepare_singles(self, singles: list[ScheduledChunk], device: str) -> None:
-        """A mask `[R, 1, 1, C]`. Slots without a row attend to their position 0 and are thrown away:
-        computing a few idle rows is cheaper than gathering the keys of the busy ones.
-        """
-        self.num_slots = max(chunk.slot for chunk in singles) + 1
-        self.context = max(chunk.end for chunk in singles)
-        last = torch.zeros(self.num_slots, dtype=torch.long, device=device)
-        last[self.slots[: self.num_singles]] = self.positions[: self.num_singles]
-        hidden = torch.arange(self.context, device=device) > last[:, None]  # [R, C]
-        mask = torch.zeros(hidden.shape, device=device, dtype=self.cache.k[0].dtype)
-        self.mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None, :]
-        self.is_dense = [chunk.slot for chunk in singles] == list(range(self.num_slots))
+        self.chunks = chunks
+        self.rows = Rows(cache, chunks, device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q [T, H, D]`, `k, v [T, K, D]` -> `[T, H, D]`."""
-        self.cache.write(layer, self.slots, self.positions, k=k, v=v)
-        out = torch.empty_like(q)
-        begin = self.num_singles
-        if begin:
-            out[:begin] = self._singles(layer, q[:begin])
-        for chunk in self.prompts:
+        if self.cache is not None:
+            assert self.rows.slots is not None
+            self.cache.write(layer, self.rows.slots, k, v)
+        out, begin = [], 0
+        for chunk in self.chunks:
             end = begin + len(chunk.token_ids)
-            out[begin:end] = _causal(q[begin:end], k[begin:end], v[begin:end])
+            keys, values = k[begin:end], v[begin:end]  # [C, K, D]
+            if self.cache is not None:
+                keys = context(self.cache.k[layer], chunk).transpose(0, 1)
+                values = context(self.cache.v[layer], chunk).transpose(0, 1)
+            out.append(self._attend(q[begin:end], keys, values, chunk.start))
             begin = end
-        return out
+        return torch.cat(out)
 
-    def _singles(self, layer: int, q: Tensor) -> Tensor:
-        """All one-token rows at once: `q [S, H, D]` -> `[S, H, D]`.
+    @staticmethod
+    def _attend(q: Tensor, k: Tensor, v: Tensor, start: int) -> Tensor:
+        group = q.shape[1] // k.shape[1]
+        k, v = (t.float().repeat_interleave(group, dim=1) for t in (k, v))  # [C, H, D]
+        scores = torch.einsum("thd,chd->htc", q.float(), k) * q.shape[-1] ** -0.5
+        at = torch.arange(start, start + q.shape[0], device=q.device)
+        is_later = torch.arange(k.shape[0], device=q.device) > at[:, None]  # [t, C]
+        weights = scores.masked_fill(is_later, float("-inf")).softmax(-1)
+        return torch.einsum("htc,chd->thd", weights, v).to(q.dtype)
 
-        The G query heads that share a key head are laid out as if they were G query positions, so
-        that keys are read once for all of them and never copied.
+
+class FastAttention:
+    """The same, fast: decoding rows together, prompts by the fused kernel of `torch.nn.functional`."""
+
+    def __init__(self, cache: KVCache | None, chunks: Sequence[ScheduledChunk], device: str) -> None:
+        self.cache = cache
+        self.rows = Rows(cache, chunks, device)
+        self.prompts = [Prompt(chunk, device) for chunk in self.rows.prompts]
+        self.decode: Callable[[int, Tensor], Tensor] | None = None
+        if self.rows.singles:
+            assert cache is not None
+            kind = DecodeInPlace if device == "cpu" else DecodeGathered
+            self.decode = (DecodeOne if len(self.rows.singles) == 1 else kind)(
+                cache, self.rows.singles, device
+            )
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`q [T, H, D]`, `k, v [T, K, D]` -> `[T, H, D]`."""
+        if self.cache is not None:
+            assert self.rows.slots is not None
+            self.cache.write(layer, self.rows.slots, k, v)
+        begin = len(self.rows.singles)
+        parts = [] if self.decode is None else [self.decode(layer, q[:begin])]
+        for prompt in self.prompts:
+            end = begin + prompt.num_rows
+            parts.append(prompt(self.cache, layer, q[begin:end], k[begin:end], v[begin:end]))
+            begin = end
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Prompt:
+    """Several tokens of one sequence: to each other, and to what of it is in the cache."""
+
+    def __init__(self, chunk: ScheduledChunk, device: str) -> None:
+        self.chunk = chunk
+        self.num_rows = len(chunk.token_ids)
+        self.mask: Tensor | None = None  # [rows, C]
+        if chunk.start > 0:
+            at = torch.arange(chunk.start, chunk.end, device=device)
+            self.mask = torch.arange(chunk.end, device=device) <= at[:, None]
+
+    def __call__(self, cache: KVCache | None, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`q [rows, H, D]`, `k, v [rows, K, D]` (of these rows alone) -> `[rows, H, D]`."""
+        keys, values = k.transpose(0, 1), v.transpose(0, 1)
+        if self.chunk.start > 0:
+            assert cache is not None
+            keys, values = context(cache.k[layer], self.chunk), context(cache.v[layer], self.chunk)
+        mixed = functional.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            keys[None],
+            values[None],
+            attn_mask=self.mask,
+            is_causal=self.mask is None,
+            enable_gqa=True,
+        )
+        return mixed[0].transpose(0, 1)
+
+
+def context(cache: Tensor, chunk: ScheduledChunk) -> Tensor:
+    """Positions 0 ... end - 1 of a chunk's sequence, together: `[K, N, B, D]` -> `[K, end, D]`."""
+    size = cache.shape[2]
+    table = chunk.block_table[: -(-chunk.end // size)]
+    if list(table) == list(range(table[0], table[0] + len(table))):  # they lie side by side: a view
+        return cache[:, table[0] : table[0] + len(table)].flatten(1, 2)[:, : chunk.end]
+    numbers = torch.tensor(table, device=cache.device)
+    return cache.index_select(1, numbers).flatten(1, 2)[:, : chunk.end]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Which block is attended to by which row: the block tables of S one-token chunks, flattened.
+
+    `block, row, column, length` are each `[P]`: `column` is the place in the row's block table, `length`
+    how many positions of the block the row may see.
+    """
+
+    block: Ints
+    row: Ints
+    column: Ints
+    length: Ints
+
+    @classmethod
+    def of(cls, singles: Sequence[ScheduledChunk], block_size: int) -> Pairs:
+        ends = np.array([chunk.end for chunk in singles])
+        counts = -(-ends // block_size)
+        block = np.concatenate(
+            [np.array(c.block_table[:n]) for c, n in zip(singles, counts.tolist(), strict=True)]
+        )
+        row = np.repeat(np.arange(len(singles)), counts)
+        column = np.arange(len(block)) - np.repeat(counts.cumsum() - counts, counts)
+        length = np.minimum(ends[row] - column * block_size, block_size)
+        return cls(block, row, column, length)
+
+    def take(self, at: Ints) -> Pairs:
+        """Some of them, in this order."""
+        return Pairs(self.block[at], self.row[at], self.column[at], self.length[at])
+
+
+class Range:
+    """Blocks of the pool for one call of the kernel: a slice of it, read in place, or a list, copied.
+
+    `pairs` are in the order of the blocks, at most one a block; `at [p]` is where they are among the n
+    blocks. A block without a pair is computed for row 0 and thrown away.
+    """
+
+    def __init__(self, pairs: Pairs, blocks: slice | Tensor, at: Ints, num_blocks: int) -> None:
+        self.pairs, self.at, self.num_blocks = pairs, at, num_blocks
+        self._blocks = blocks
+        row, length = np.zeros(num_blocks, np.int64), np.ones(num_blocks, np.int64)
+        row[at], length[at] = pairs.row, pairs.length
+        self._row = torch.from_numpy(row)
+        self._width = int(length.max())  # of a slab only as much is read as its longest sequence has
+        self._mask: Tensor | None = None
+        if (length != self._width).any():
+            hidden = np.arange(self._width) >= length[:, None]
+            mask = np.where(hidden, np.float32(-np.inf), np.float32(0))
+            self._mask = torch.from_numpy(mask)[:, None, None, :]  # [n, 1, 1, width]
+
+    def __call__(self, k: Tensor, v: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        """`k, v [K, N, B, D]`, `q [S, K, G, D]` -> mixed values `[n, K, G, D]`, log-sum-exp `[n, K, G]`.
+
+        The G query heads that share a key head are passed as if they were G query positions, so that
+        keys are read once for all of them.
         """
-        keys = self.cache.k[layer][: self.num_slots, :, : self.context]
-        values = self.cache.v[layer][: self.num_slots, :, : self.context]
-        num_heads, num_kv_heads = q.shape[1], keys.shape[1]
-        busy = self.slots[: self.num_singles]
-        rows = q if self.is_dense else q.new_zeros(self.num_slots, *q.shape[1:]).index_copy_(0, busy, q)
-        grouped = rows.reshape(-1, num_kv_heads, num_heads // num_kv_heads, q.shape[2])  # [R, K, G, D]
-        mask = self.mask.expand(-1, num_kv_heads, grouped.shape[2], -1)
-        mixed = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask).flatten(1, 2)
-        return mixed if self.is_dense else mixed[busy]
+        rows = q.index_select(0, self._row)
+        mask = None if self._mask is None else self._mask.to(q.dtype).expand(-1, q.shape[1], q.shape[2], -1)
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
+            rows, self._view(k), self._view(v), attn_mask=mask
+        )
+        return out, lse
+
+    def _view(self, cache: Tensor) -> Tensor:
+        blocks = self._blocks
+        some = cache[:, blocks] if isinstance(blocks, slice) else cache.index_select(1, blocks)
+        return some[:, :, : self._width].transpose(0, 1)
 
 
-def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """A whole prompt attends to itself: `q [T, H, D]`, `k, v [T, K, D]` -> `[T, H, D]`."""
-    q, k, v = (t.transpose(0, 1)[None] for t in (q, k, v))
-    mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    return mixed[0].transpose(0, 1)
+def make_ranges(pairs: Pairs) -> list[Range]:
+    """Cut the blocks in use into few ranges; what is shared by several rows or scattered is copied."""
+    order = np.argsort(pairs.block, kind="stable")
+    pairs = pairs.take(order)
+    is_repeated = np.concatenate(([False], pairs.block[1:] == pairs.block[:-1]))
+    once, again = pairs.take(np.flatnonzero(~is_repeated)), pairs.take(np.flatnonzero(is_repeated))
+    cuts = np.flatnonzero(np.diff(once.block) > MAX_GAP) + 1
+    if len(cuts) >= MAX_RANGES:
+        return [_copied(pairs)]
+    ranges = [_in_place(once.take(part)) for part in np.split(np.arange(len(once.block)), cuts)]
+    return [*ranges, _copied(again)] if len(again.block) else ranges
+
+
+def _in_place(pairs: Pairs) -> Range:
+    first, end = int(pairs.block[0]), int(pairs.block[-1]) + 1
+    return Range(pairs, slice(first, end), pairs.block - first, end - first)
+
+
+def _copied(pairs: Pairs) -> Range:
+    num_blocks = len(pairs.block)
+    return Range(pairs, torch.from_numpy(pairs.block), np.arange(num_blocks), num_blocks)
+
+
+class DecodeInPlace:
+    """All one-token rows at once, on the blocks where they lie. For the CPU: its kernel tells the
+    log-sum-exp and takes any strides.
+    """
+
+    def __init__(self, cache: KVCache, singles: Sequence[ScheduledChunk], _device: str) -> None:
+        self.cache = cache
+        self.num_rows = len(singles)
+        pairs = Pairs.of(singles, cache.block_size)
+        self.ranges = make_ranges(pairs)
+        self.num_columns = int(pairs.column.max()) + 1
+        # Where each computed block belongs: row [n], and cell [n] of a table [S, num_columns]. What nobody
+        # asked for goes to one row and one cell more, and is cut off.
+        total = sum(part.num_blocks for part in self.ranges)
+        row = np.full(total, self.num_rows)
+        cell = np.full(total, self.num_rows * self.num_columns)
+        begin = 0
+        for part in self.ranges:
+            at = begin + part.at
+            row[at] = part.pairs.row
+            cell[at] = part.pairs.row * self.num_columns + part.pairs.column
+            begin += part.num_blocks
+        self.row, self.cell = torch.from_numpy(row), torch.from_numpy(cell)
+        self.source = torch.from_numpy(np.argsort(row, kind="stable")[: self.num_rows])
+        self._shares: Tensor | None = None  # log-sum-exp by cell; the same cells are written by every layer
+
+    def __call__(self, layer: int, q: Tensor) -> Tensor:
+        """`q [S, H, D]` -> `[S, H, D]`."""
+        k, v = self.cache.k[layer], self.cache.v[layer]
+        grouped = q.view(len(q), k.shape[0], -1, q.shape[2])  # [S, K, G, D]
+        parts = [part(k, v, grouped) for part in self.ranges]
+        out, lse = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
+        if self.num_columns == 1:  # one block a row: nothing to put together
+            return out.index_select(0, self.source).flatten(1, 2)
+        return self._merge(out, lse).flatten(1, 2)
+
+    def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
+        """Weigh each block by its share of the row's denominator: `[n, K, G, D]` -> `[S, K, G, D]`."""
+        num_cells = self.num_rows * self.num_columns
+        if self._shares is None:
+            self._shares = lse.new_full((num_cells + 1, *lse.shape[1:]), float("-inf"))
+        self._shares.index_copy_(0, self.cell, lse)
+        table = self._shares[:num_cells].view(self.num_rows, self.num_columns, *lse.shape[1:])
+        shares = torch.cat((table.softmax(1).flatten(0, 1), lse.new_zeros((1, *lse.shape[1:]))))
+        weighed = out * shares.index_select(0, self.cell)[..., None].to(out.dtype)
+        merged = out.new_zeros((self.num_rows + 1, *out.shape[1:])).index_add_(0, self.row, weighed)
+        return merged[: self.num_rows]
+
+
+class DecodeOne:
+    """A single one-token row: its blocks as one piece, in place where they lie side by side."""
+
+    def __init__(self, cache: KVCache, singles: Sequence[ScheduledChunk], _device: str) -> None:
+        self.cache = cache
+        (self.chunk,) = singles
+
+    def __call__(self, layer: int, q: Tensor) -> Tensor:
+        """`q [1, H, D]` -> `[1, H, D]`."""
+        keys, values = (context(t[layer], self.chunk)[None] for t in (self.cache.k, self.cache.v))
+        grouped = q.view(1, keys.shape[1], -1, q.shape[2])  # [1, K, G, D]
+        return functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
+
+
+class DecodeGathered:
+    """The same for any device: each row's blocks are copied into a batch as long as the longest."""
+
+    def __init__(self, cache: KVCache, singles: Sequence[ScheduledChunk], device: str) -> None:
+        self.cache = cache
+        pairs = Pairs.of(singles, cache.block_size)
+        shape = (len(singles), int(pairs.column.max()) + 1)
+        table, length = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        table[pairs.row, pairs.column], length[pairs.row, pairs.column] = pairs.block, pairs.length
+        is_seen = np.arange(cache.block_size) < length[:, :, None]  # [S, columns, B]
+        self.mask = torch.from_numpy(is_seen.reshape(shape[0], 1, 1, -1)).to(device)
+        self.table = torch.from_numpy(table.reshape(-1)).to(device)
+
+    def __call__(self, layer: int, q: Tensor) -> Tensor:
+        """`q [S, H, D]` -> `[S, H, D]`."""
+        keys, values = (self._gather(t[layer], q.shape[0]) for t in (self.cache.k, self.cache.v))
+        grouped = q.view(len(q), keys.shape[1], -1, q.shape[2])  # [S, K, G, D]
+        return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask).flatten(
+            1, 2
+        )
+
+    def _gather(self, cache: Tensor, num_rows: int) -> Tensor:
+        """`[K, N, B, D]` -> `[S, K, columns * B, D]`."""
+        some = cache.index_select(1, self.table)  # [K, S * columns, B, D]
+        return some.view(cache.shape[0], num_rows, -1, cache.shape[3]).transpose(0, 1)

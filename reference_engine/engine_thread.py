@@ -100,8 +100,8 @@ class EngineThread:
             self._loop.call_soon_threadsafe(self._deliver_error, request.request_id, error)
 
     def _hand_over(self, events: list[TokenEvent]) -> None:
-        scheduler = self._engine.scheduler
-        load = Load(num_running=len(scheduler.running), num_waiting=len(scheduler.waiting))
+        stats = self._engine.stats
+        load = Load(num_running=stats.num_running, num_waiting=stats.num_waiting)
         self._loop.call_soon_threadsafe(self._deliver, events, load)
 
     # Below: on the event loop.

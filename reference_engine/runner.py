@@ -1,4 +1,4 @@
-"""One step of arithmetic: a `StepPlan` in, one token for each of its chunks out.
+"""One step of arithmetic: a `StepPlan` in, what was sampled for each of its chunks out.
 
 The only module that turns plans into tensors. It knows nothing of queues, text or requests' lives.
 """
@@ -7,33 +7,48 @@ from __future__ import annotations
 
 import torch
 
-from reference_engine.attention import SlotAttention
-from reference_engine.config import EngineConfig
-from reference_engine.kv_cache import ContiguousCache
+from reference_engine.attention import FastAttention, PlainAttention, is_single
+from reference_engine.config import CacheSize, EngineConfig
+from reference_engine.kv_cache import KVCache
 from reference_engine.model import Decoder
 from reference_engine.sampling import sample
-from reference_engine.types import ScheduledChunk, StepPlan
+from reference_engine.types import SampledToken, ScheduledChunk, StepPlan
+
+Outcome = tuple[ScheduledChunk, SampledToken | None]  # None: more of the prompt follows
 
 
 class Runner:
-    """The network and its KV cache. Slots need no clearing: what is stale is masked, then overwritten."""
+    """The network and its KV cache. Blocks need no clearing: what is stale is masked, then overwritten."""
 
-    def __init__(self, model: Decoder, config: EngineConfig, control_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, model: Decoder, config: EngineConfig, size: CacheSize | None, control_ids: tuple[int, ...]
+    ) -> None:
         self.model = model
         self.device = config.device
-        self.cache = ContiguousCache(model.config, config, model.embedding.weight.dtype)
+        dtype = model.embedding.weight.dtype
+        self.cache = KVCache(model.config, size, config.device, dtype) if size is not None else None
         self.control_ids = torch.tensor(control_ids, dtype=torch.long, device=config.device)
+        self._attention = PlainAttention if config.attention == "plain" else FastAttention
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> list[tuple[ScheduledChunk, int]]:
-        """Compute every chunk and sample one token from the end of each."""
-        # One-token rows first, and by slot, so that a full batch is a plain slice of the cache.
-        chunks = sorted(plan.chunks, key=lambda chunk: (len(chunk.token_ids) > 1, chunk.slot))
+    def run(self, plan: StepPlan) -> list[Outcome]:
+        """Compute every chunk; sample one token from the end of those that are complete."""
+        for source, target in plan.copies:
+            assert self.cache is not None
+            self.cache.copy(source, target)
+        chunks = sorted(plan.chunks, key=lambda chunk: not is_single(chunk))
         token_ids = torch.tensor([t for chunk in chunks for t in chunk.token_ids], device=self.device)
-        attention = SlotAttention(self.cache, chunks, self.device)
-        hidden = self.model(token_ids, attention.positions, attention)  # [T, d]
-        ends = torch.tensor([len(chunk.token_ids) for chunk in chunks], device=self.device).cumsum(0) - 1
-        logits = self.model.logits(hidden[ends])  # [S, V]: the last row of each chunk only
-        params = [chunk.sampling for chunk in chunks]
-        tokens = sample(logits, params, [chunk.end for chunk in chunks], self.control_ids)
-        return list(zip(chunks, tokens, strict=True))
+        attention = self._attention(self.cache, chunks, self.device)
+        hidden = self.model(token_ids, attention.rows.positions, attention)  # [T, d]
+        rows = [chunk.sample for chunk in chunks if chunk.sample is not None]
+        sampled = iter(sample(self._logits(hidden, chunks), rows, self.control_ids) if rows else ())
+        return [(chunk, None if chunk.sample is None else next(sampled)) for chunk in chunks]
+
+    def _logits(self, hidden: torch.Tensor, chunks: list[ScheduledChunk]) -> torch.Tensor:
+        """`[T, d]` -> `[S, V]`: the last row of each chunk that is sampled from, no other."""
+        ends, at = [], 0
+        for chunk in chunks:
+            at += len(chunk.token_ids)
+            if chunk.sample is not None:
+                ends.append(at - 1)
+        return self.model.logits(hidden[torch.tensor(ends, device=self.device)])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reference_engine.catalog import BUNDLED
-from reference_engine.config import EngineConfig
+from reference_engine.config import EngineConfig, Switches
 from reference_engine.engine import Engine
 from reference_engine.model import Decoder
 from reference_engine.model_config import ModelConfig
@@ -63,8 +63,8 @@ def small_decoder(small_config: ModelConfig) -> Decoder:
 
 @pytest.fixture(scope="session")
 def make_small_engine(small_decoder: Decoder, tokenizer: TextTokenizer) -> MakeEngine:
-    def make(**switches: int) -> Engine:
-        config = EngineConfig.resolve(small_decoder.config, **{"max_num_seqs": 4, **switches})
+    def make(**switches: object) -> Engine:
+        config = EngineConfig.resolve(small_decoder.config, Switches(**{"max_num_seqs": 4, **switches}))
         return Engine(small_decoder, tokenizer, config)
 
     return make
@@ -72,8 +72,8 @@ def make_small_engine(small_decoder: Decoder, tokenizer: TextTokenizer) -> MakeE
 
 @pytest.fixture(scope="session")
 def make_tiny_engine(tiny_folder: Path) -> MakeEngine:
-    def make(**switches: int) -> Engine:
-        config = EngineConfig.resolve(ModelConfig.from_folder(tiny_folder), **switches)
+    def make(**switches: object) -> Engine:
+        config = EngineConfig.resolve(ModelConfig.from_folder(tiny_folder), Switches(**switches))
         return Engine.load(tiny_folder, config)
 
     return make

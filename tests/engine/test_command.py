@@ -64,18 +64,22 @@ def test_it_serves_prints_one_line_and_ends_cleanly_on_sigterm():
     assert "Traceback" not in log
 
 
+LIMITS = ("--max-num-seqs", "--max-num-batched-tokens")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--model", "nowhere"], "--model nowhere: neither one of"),
         (["--max-model-len", "4096"], "more than the 2048 positions"),
         (["--max-num-seqs", "0"], "--max-num-seqs must be at least 1"),
-        (["--block-size", "16"], "unrecognized arguments: --block-size"),
-        (["--max-num-batched-tokens", "64"], "--max-num-batched-tokens 64 is less than"),
+        (["--swap-space", "16"], "unrecognized arguments: --swap-space"),
+        (["--max-num-batched-tokens", "31"], "--max-num-batched-tokens 31 is less than"),
+        (["--kv-cache", "none", "--enable-prefix-caching"], "--enable-prefix-caching needs --kv-cache paged"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
         (
-            ["--max-num-seqs", "10000000", "--max-num-batched-tokens", "10000000"],
-            "lower --max-num-seqs",
+            ["--kv-cache-memory", "9000TB", *(x for n in LIMITS for x in (n, "10000000000"))],
+            "lower --kv-cache-memory",
         ),
     ],
 )

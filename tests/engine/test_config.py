@@ -7,8 +7,7 @@ import json
 import pytest
 
 from reference_engine.catalog import cache_folder, model_folder
-from reference_engine.config import EngineConfig
-from reference_engine.errors import ConfigError, ModelError
+from reference_engine.errors import ModelError
 from reference_engine.model_config import ModelConfig
 
 RAW = {
@@ -61,27 +60,6 @@ def test_missing_keys_and_files_are_named(tmp_path):
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ModelError, match="expected a JSON object"):
         ModelConfig.from_folder(tmp_path)
-
-
-def test_what_is_left_open_comes_from_the_model(tmp_path):
-    config = EngineConfig.resolve(read(tmp_path))
-    assert (config.max_model_len, config.max_num_batched_tokens) == (512, 2048)
-    assert EngineConfig.resolve(read(tmp_path, max_position_embeddings=9000)).max_num_batched_tokens == 9000
-
-
-@pytest.mark.parametrize(
-    ("switches", "message"),
-    [
-        ({"max_model_len": 513}, "--max-model-len 513 is more than the 512"),
-        ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1"),
-        ({"num_threads": 0}, "--threads must be at least 1"),
-        ({"max_num_batched_tokens": 100}, "--max-num-batched-tokens 100 is less than"),
-        ({"max_num_batched_tokens": 600, "max_num_seqs": 700}, "--max-num-seqs 700"),
-    ],
-)
-def test_switches_that_cannot_work_are_refused_by_name(tmp_path, switches, message):
-    with pytest.raises(ConfigError, match=message):
-        EngineConfig.resolve(read(tmp_path), **switches)
 
 
 def test_an_unknown_model_lists_the_known_ones():

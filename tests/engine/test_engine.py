@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from reference_engine.config import EngineConfig
+from reference_engine.config import EngineConfig, Switches
 from reference_engine.engine import Engine
 from reference_engine.errors import ConfigError, RequestError
 from reference_engine.model_config import ModelConfig
+
+TINY_BYTES_PER_TOKEN = 2 * 4 * 2 * 32 * 4  # keys and values, layers, heads, head size, bytes
 
 
 def prompts(num, seed=5):
@@ -24,8 +28,8 @@ def tokens(events):
 
 @pytest.fixture(scope="module")
 def alone(make_tiny_engine, request_of, finish):
-    """Each of twelve requests by itself, greedy."""
-    engine = make_tiny_engine(max_num_seqs=1)
+    """Each of twelve requests by itself, by the textbook, nothing remembered: the specification."""
+    engine = make_tiny_engine(max_num_seqs=1, kv_cache="none", attention="plain")
     out = {}
     for name, prompt in prompts(12).items():
         engine.add(request_of(name, prompt))
@@ -33,11 +37,32 @@ def alone(make_tiny_engine, request_of, finish):
     return out
 
 
-@pytest.mark.parametrize(("max_num_seqs", "seed"), [(12, 0), (12, 1), (5, 2), (2, 3)])
-def test_batched_equals_single_token_for_token_in_any_order(
-    make_tiny_engine, request_of, alone, max_num_seqs, seed
+SWITCHES = {
+    "paged": {},
+    "small blocks": {"block_size": 2},
+    "one at a time": {"max_num_seqs": 1},
+    "contiguous": {"kv_cache": "contiguous"},
+    "no cache": {"kv_cache": "none"},
+    "plain attention": {"attention": "plain"},
+    "plain attention, contiguous": {"attention": "plain", "kv_cache": "contiguous"},
+    "small chunks": {"max_num_batched_tokens": 7, "max_num_seqs": 7},
+    "whole prompts": {"enable_chunked_prefill": False},
+    "static": {"batching": "static", "max_num_seqs": 4},
+    "no prefix cache": {"enable_prefix_caching": False},
+    "contiguous, small chunks": {
+        "kv_cache": "contiguous",
+        "max_num_batched_tokens": 9,
+        "max_num_seqs": 5,
+    },
+}
+
+
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES.keys())
+@pytest.mark.parametrize("seed", [0, 1])
+def test_whatever_the_switches_and_the_order_the_tokens_are_the_same(
+    make_tiny_engine, request_of, alone, switches, seed
 ):
-    engine = make_tiny_engine(max_num_seqs=max_num_seqs)
+    engine = make_tiny_engine(**switches)
     dice = random.Random(seed)
     waiting = dice.sample(list(prompts(12).items()), 12)
     got: dict[str, list[int]] = {}
@@ -46,7 +71,62 @@ def test_batched_equals_single_token_for_token_in_any_order(
             engine.add(request_of(*waiting.pop()))
         for event in engine.step():
             got.setdefault(event.request_id, []).append(event.token_id)
+        engine.scheduler.check_integrity()
     assert got == alone
+
+
+def test_who_was_preempted_says_the_same(make_tiny_engine, request_of, finish, alone):
+    engine = make_tiny_engine(max_model_len=64, block_size=4, kv_cache_memory=24 * 4 * TINY_BYTES_PER_TOKEN)
+    for name, prompt in prompts(12).items():
+        engine.add(request_of(name, prompt))
+    assert tokens(finish(engine)) == alone
+    assert engine.stats.num_preemptions > 0
+
+
+def test_a_prefix_that_was_found_says_the_same_as_one_computed(make_tiny_engine, request_of, finish):
+    shared, dice = list(range(400, 470)), random.Random(0)
+    cases = {f"r{i}": shared + [dice.randrange(300, 3000) for _ in range(i)] for i in range(8)}
+    outputs = []
+    for is_caching in (False, True):
+        engine = make_tiny_engine(enable_prefix_caching=is_caching)
+        got, cached = {}, 0
+        for name, prompt in cases.items():
+            engine.add(request_of(name, prompt))
+            events = finish(engine)
+            got |= tokens(events)
+            cached += events[name][0].num_cached_tokens
+        outputs.append(got)
+        assert cached == engine.stats.prefix_cache_hits
+        assert (cached > 7 * 60) == is_caching
+    assert outputs[0] == outputs[1]
+
+
+def test_several_answers_to_one_prompt_are_those_of_several_requests(make_tiny_engine, request_of, finish):
+    prompt, hot = list(range(500, 545)), {"temperature": 1.0, "max_tokens": 30}
+    outputs = []
+    for like in (None, "a0"):
+        engine = make_tiny_engine()
+        for seed in range(4):
+            request = request_of(f"a{seed}", prompt, seed=seed, **hot)
+            engine.add(replace(request, shares_prompt_with=like if seed else None))
+        outputs.append(tokens(finish(engine)))
+    assert outputs[0] == outputs[1]
+    assert len({tuple(those) for those in outputs[0].values()}) == 4
+    assert engine.stats.prefix_cache_hits == 3 * 44
+
+
+def test_a_finished_request_says_where_its_time_went(make_tiny_engine, request_of, finish):
+    engine = make_tiny_engine(max_num_seqs=1)
+    before = time.perf_counter()
+    for name in "ab":
+        engine.add(request_of(name, [400, 401], max_tokens=20))
+    events = finish(engine)
+    whole = time.perf_counter() - before
+    first, second = (events[name][-1].timings for name in "ab")
+    assert all(event.timings is None for event in events["a"][:-1])
+    assert second.queue_s >= first.prefill_s + first.decode_s, "it waited for the only place"
+    assert 0 < second.prefill_s < second.decode_s
+    assert second.queue_s + second.prefill_s + second.decode_s <= whole
 
 
 def test_a_seed_gives_the_same_text_whatever_else_runs(make_small_engine, request_of, finish):
@@ -144,7 +224,7 @@ def test_what_can_never_be_served_is_refused_with_the_numbers(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_a_device_that_is_not_there_is_named(tiny_folder):
-    config = EngineConfig.resolve(ModelConfig.from_folder(tiny_folder), device="cuda")
+    config = EngineConfig.resolve(ModelConfig.from_folder(tiny_folder), Switches(device="cuda"))
     with pytest.raises(ConfigError, match="--device cuda"):
         Engine.load(tiny_folder, config)
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 from torch import nn
 
-from reference_engine.attention import SlotAttention
-from reference_engine.config import EngineConfig
-from reference_engine.kv_cache import ContiguousCache
 from reference_engine.model import attend_causally, rope_tables, rotate
 from reference_engine.packing import PackedLinear, can_pack
-from reference_engine.types import SamplingParams, ScheduledChunk
 
 
 def recompute(model, token_ids):
@@ -28,32 +22,6 @@ def greedy_without_cache(model, prompt, num_tokens):
     for _ in range(num_tokens):
         ids.append(int(recompute(model, ids).argmax()))
     return ids[len(prompt) :]
-
-
-def chunk(slot, start, ids):
-    return ScheduledChunk(
-        request_id=str(slot), slot=slot, start=start, token_ids=tuple(ids), sampling=SamplingParams()
-    )
-
-
-def test_tokens_in_the_cache_attend_as_tokens_without_one(small_decoder):
-    model, dice = small_decoder, random.Random(3)
-    config = EngineConfig.resolve(model.config, max_num_seqs=5)
-    cache = ContiguousCache(model.config, config, torch.float32)
-    ids = {slot: [dice.randrange(3072) for _ in range(length)] for slot, length in ((4, 9), (1, 1), (0, 17))}
-    fresh = [dice.randrange(3072) for _ in range(6)]
-
-    def forward(chunks):
-        attention = SlotAttention(cache, chunks, "cpu")
-        flat = torch.tensor([token for one in chunks for token in one.token_ids])
-        ends = torch.tensor([len(one.token_ids) for one in chunks]).cumsum(0) - 1
-        return model.logits(model(flat, attention.positions, attention)[ends])
-
-    forward([chunk(1, 0, ids[1]), chunk(4, 0, ids[4]), chunk(0, 0, ids[0])])
-    # Next step: two of them go on by a token, one pauses, slot 2 begins.
-    logits = forward([chunk(4, 9, [5]), chunk(0, 17, [6]), chunk(2, 0, fresh)])
-    wanted = [recompute(model, seen) for seen in ([*ids[4], 5], [*ids[0], 6], fresh)]
-    torch.testing.assert_close(logits, torch.stack(wanted), rtol=1e-4, atol=1e-4)
 
 
 def test_stale_keys_of_an_earlier_owner_of_the_slot_are_never_seen(
