@@ -18,7 +18,7 @@ import orjson
 
 from llmbench.client.body import an_object, error_text, objects
 from llmbench.client.choose import NO_TLS
-from llmbench.client.diagnose import PATIENCE_S, lasting_problem, scheme_problem
+from llmbench.client.diagnose import PATIENCE_S, lasting_problem, protocol_problem
 from llmbench.client.lean_httpx import httpx
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.errors import TargetRefused, TargetUnreachable
@@ -148,9 +148,6 @@ class Control:
             except httpx.HTTPError as error:
                 problem = f"does not speak HTTP ({str(error) or type(error).__name__})"
                 await self._rule_out_lasting_problems(left, answered=True)
-                if "illegal status line" in str(error):
-                    base = self._destination.address.base
-                    raise TargetUnreachable(f"{base} {problem}.\nIs it the right port?") from None
             waited = time.monotonic() - start
             if waited >= timeout_s:
                 raise TargetUnreachable(self._unreachable(problem, timeout_s))
@@ -163,7 +160,7 @@ class Control:
             return
         address, patience_s = self._destination.address, min(PATIENCE_S, max(left_s, _RETRY_S))
         if answered:
-            problem = await scheme_problem(address, patience_s=patience_s)
+            problem = await protocol_problem(address, patience_s=patience_s)
         else:
             problem = await lasting_problem(address, self._tls, patience_s=patience_s)
         if problem:

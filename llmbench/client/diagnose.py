@@ -32,18 +32,21 @@ async def lasting_problem(
     return None if tls is None else await _tls_problem(address, tls, patience_s)
 
 
-async def scheme_problem(address: Address, *, patience_s: float = PATIENCE_S) -> str | None:
-    """Whether a server that did not answer plain HTTP well speaks TLS; what to write then."""
+async def protocol_problem(address: Address, *, patience_s: float = PATIENCE_S) -> str | None:
+    """What a server speaks that did not answer plain HTTP well, if it is TLS or something else."""
     if address.tls:
         return None
     anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
-    try:
+    with suppress(OSError, TimeoutError, UnicodeError):
         await _connection(address, anyone, patience_s)
-    except (OSError, TimeoutError):
+        right = replace(address, tls=True)
+        return f"{address.base} expects TLS there.\nWrite {right.base} instead."
+    said = await _plain_answer(address, patience_s)
+    if not said or b"HTTP/".startswith(said[:5]):
         return None
-    right = replace(address, tls=True)
-    return f"{address.base} expects TLS there.\nWrite {right.base} instead."
+    shown = said[:20].decode("ascii", "replace").strip()
+    return f"{address.base} does not speak HTTP (it says {shown!r}).\nIs it the right port?"
 
 
 async def _unknown_name(address: Address, patience_s: float) -> str:
@@ -71,8 +74,9 @@ async def _tls_problem(address: Address, tls: ssl.SSLContext, patience_s: float)
         )
     except ConnectionRefusedError:
         return None
-    except (OSError, TimeoutError):  # ssl.SSLError is an OSError
-        if await _speaks_plain_http(address, patience_s):
+    except (OSError, TimeoutError, UnicodeError):  # ssl.SSLError is an OSError
+        said = await _plain_answer(address, patience_s)
+        if said.startswith(b"HTTP/1.") and not said.endswith(b" 400"):  # TLS servers say 400 to it
             plain = replace(address, tls=False)
             return f"{address.base} speaks plain HTTP there, without TLS.\nWrite {plain.base} instead."
     return None
@@ -85,19 +89,18 @@ async def _connection(address: Address, tls: ssl.SSLContext, patience_s: float) 
     writer.transport.abort()
 
 
-async def _speaks_plain_http(address: Address, patience_s: float) -> bool:
-    """Whether a request without TLS is answered; a TLS server that says 400 to it is none of these."""
-    writer = None
-    with suppress(OSError, TimeoutError):
+async def _plain_answer(address: Address, patience_s: float) -> bytes:
+    """The first bytes of the answer to a request without TLS (`HTTP/1.1 200`); none where none came."""
+    said = b""
+    with suppress(OSError, TimeoutError, UnicodeError):
         async with asyncio.timeout(patience_s):
             reader, writer = await _open(address, None)
-            writer.write(b"GET /health HTTP/1.1\r\nHost: %b\r\n\r\n" % address.authority.encode("idna"))
-            line = await reader.read(12)
-        writer.transport.abort()
-        return line.startswith(b"HTTP/1.") and not line.endswith(b"400")
-    if writer is not None:
-        writer.transport.abort()
-    return False
+            try:
+                writer.write(b"GET /health HTTP/1.1\r\nHost: %b\r\n\r\n" % address.authority.encode())
+                said = await reader.read(12)
+            finally:
+                writer.transport.abort()
+    return said
 
 
 async def _open(

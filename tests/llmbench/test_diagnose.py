@@ -12,7 +12,7 @@ import pytest
 
 from llmbench.client.choose import tls_context
 from llmbench.client.control import Control
-from llmbench.client.diagnose import lasting_problem, scheme_problem
+from llmbench.client.diagnose import lasting_problem, protocol_problem
 from llmbench.client.wire import Destination, request_headers
 from llmbench.errors import TargetRefused, TargetUnreachable
 from llmbench.mock import MockOptions, MockServer
@@ -132,7 +132,7 @@ async def test_a_server_that_serves_or_is_not_up_yet_has_no_lasting_problem():
     for url in (f"http://{nobody}", f"https://{nobody}"):
         address = parse_address(url)
         assert await lasting_problem(address, tls_context(address, verify=True)) is None
-        assert await scheme_problem(address) is None
+        assert await protocol_problem(address) is None
 
 
 @pytest.mark.parametrize(
