@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import re
 import signal
@@ -63,6 +64,13 @@ def _add_server_switches(group: argparse._ArgumentGroup) -> None:
     )
     add("--api-key", metavar="KEY", help="ask for 'Authorization: Bearer KEY' (401 without)")
     add(
+        "--rate-limit",
+        type=_rate,
+        metavar="N",
+        help="requests a second that are taken, after a pause as many at once; the others get 429 and "
+        "Retry-After (default: no limit)",
+    )
+    add(
         "--drain-timeout",
         type=float,
         default=30.0,
@@ -70,6 +78,17 @@ def _add_server_switches(group: argparse._ArgumentGroup) -> None:
         help="seconds that running requests get to end after SIGTERM (default: %(default)s)",
     )
     add("--version", action="version", version=f"reference_engine {__version__}")
+
+
+def _rate(text: str) -> float:
+    """Requests a second, above zero."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate; write requests a second, such as 10 or 0.5")
+    return rate
 
 
 def _add_model_switches(group: argparse._ArgumentGroup) -> None:
@@ -286,25 +305,35 @@ async def _listen(engine: Engine, name: str, listener: socket.socket, args: argp
 
     from reference_engine.server import Server
 
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop, hurry, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        """The first asks for an end, the second for one that does not wait; a third is not ours."""
+        if stop.is_set():
+            hurry.set()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = Server(engine, model_name=name, api_key=args.api_key)
-    # handler_cancellation: a client that leaves cancels its handler, which frees its sequence.
+        loop.add_signal_handler(number, on_signal)
+    server = Server(engine, model_name=name, api_key=args.api_key, rate_limit=args.rate_limit)
+    # handler_cancellation: a client that leaves cancels its handler, which frees its sequences.
     runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     site = web.SockSite(runner, listener)
-    await site.start()
     host, port = listener.getsockname()[:2]
+    try:
+        await site.start()
+    except OSError as error:  # two servers may take a port, only one may listen
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print(f"reference_engine ready at {url} model={name}", flush=True)
     await stop.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):  # a second signal does not wait
-        loop.remove_signal_handler(number)
     await site.stop()
-    await server.drain(args.drain_timeout)
+    is_clean = await server.drain(args.drain_timeout, hurry=hurry)
     await runner.cleanup()
-    return 0
+    return 0 if is_clean or not hurry.is_set() else 1
 
 
 if __name__ == "__main__":

@@ -10,73 +10,131 @@ import asyncio
 import logging
 import queue
 import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
 from reference_engine.engine import Engine
 from reference_engine.errors import EngineError
-from reference_engine.types import GenerationRequest, TokenEvent
+from reference_engine.metrics import Metrics
+from reference_engine.types import EngineStats, GenerationRequest, TokenEvent
 
 logger = logging.getLogger(__name__)
-Inbox = asyncio.Queue[TokenEvent | EngineError]
-Order = GenerationRequest | str | Literal[False]  # add | abort that id | False: stop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """How busy the engine was after its latest step."""
+class Inbox:
+    """The events of the choices of one HTTP request, until it takes them.
 
-    num_running: int = 0
-    num_waiting: int = 0
+    Whoever streams is woken by each step; whoever wants the whole is woken once, at the end.
+    """
+
+    def __init__(self, request_ids: Sequence[str], *, is_streamed: bool) -> None:
+        self.request_ids = tuple(request_ids)
+        self.num_unfinished = len(request_ids)
+        self._is_streamed = is_streamed
+        self._events: list[TokenEvent] = []
+        self._error: EngineError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def take(self) -> list[TokenEvent]:
+        """What has come since the last call, in order; at least one. Raises the EngineError that came."""
+        if not self._is_ready:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._error is not None:
+            raise self._error
+        events, self._events = self._events, []
+        return events
+
+    def put(self, event: TokenEvent) -> None:
+        self._events.append(event)
+        if event.finish_reason is not None:
+            self.num_unfinished -= 1
+        self._wake()
+
+    def fail(self, error: EngineError) -> None:
+        self._error = error
+        self._wake()
+
+    @property
+    def _is_ready(self) -> bool:
+        if self._error is not None or self.num_unfinished == 0:
+            return True
+        return self._is_streamed and bool(self._events)
+
+    def _wake(self) -> None:
+        # The waiting task runs after the whole step has been delivered, and takes all of it.
+        if self._waiter is not None and not self._waiter.done() and self._is_ready:
+            self._waiter.set_result(None)
+
+
+@dataclass(slots=True)
+class _Place:
+    """A request that has not ended, in the eyes of the server."""
+
+    inbox: Inbox
+    num_prompt_tokens: int
+    came_s: float
+    latest_s: float | None = None  # its latest token
 
 
 class EngineThread:
-    """Owned by the event loop: `submit`, `abort`, `stop` are called there."""
+    """Owned by the event loop: `submit`, `release`, `stop` are called there."""
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
-        self.load = Load()
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, metrics: Metrics) -> None:
+        self.stats = EngineStats()  # as of the latest step
         self.is_alive = True
         self.idle = asyncio.Event()  # set while no request is alive
         self.idle.set()
         self._engine = engine
         self._loop = loop
-        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self._inboxes: dict[str, Inbox] = {}
+        self._metrics = metrics
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None: stop
+        self._places: dict[str, _Place] = {}
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     @property
     def num_requests(self) -> int:
         """Requests that are not finished, in the eyes of the server."""
-        return len(self._inboxes)
+        return len(self._places)
 
-    def submit(self, request: GenerationRequest) -> Inbox:
-        """Start a request. Its events, or the error that ended it, arrive in the inbox."""
-        inbox: Inbox = asyncio.Queue()
-        self._inboxes[request.request_id] = inbox
+    def submit(self, requests: Sequence[GenerationRequest], *, is_streamed: bool) -> Inbox:
+        """Start the choices of one HTTP request. Their events, or an error, arrive in the inbox."""
+        inbox = Inbox([request.request_id for request in requests], is_streamed=is_streamed)
+        now_s = time.perf_counter()
+        for request in requests:
+            self._places[request.request_id] = _Place(inbox, len(request.prompt_token_ids), now_s)
         self.idle.clear()
-        self._orders.put(request)
+        self._orders.put(partial(self._add, requests))
         return inbox
 
-    def release(self, request_id: str) -> None:
-        """The client is done with a request: finished or gone. An unfinished one is aborted."""
-        if self._forget(request_id) is not None:
-            self._orders.put(request_id)
+    def release(self, inbox: Inbox) -> None:
+        """The client is done, or gone. What has not ended is aborted."""
+        alive = [request_id for request_id in inbox.request_ids if self._forget(request_id) is not None]
+        if alive:
+            self._metrics.on_abort(len(alive))
+            self._orders.put(partial(self._abort, alive))
 
     async def stop(self) -> None:
         """End the thread after the step it is in; requests that are still alive end with an error."""
-        self._orders.put(False)
+        self._orders.put(None)
         await asyncio.to_thread(self._thread.join)
         self._fail("the server was shut down before this request ended")
+
+    # In the engine's thread.
 
     def _run(self) -> None:
         try:
             while self._obey():
                 events = self._engine.step()
-                self._hand_over(events)
+                self.stats = self._engine.stats
+                if events:
+                    self._call(self._deliver, events, self.stats, time.perf_counter())
         except Exception:
             logger.exception("the engine failed; no request can be served any more")
-            self._loop.call_soon_threadsafe(self._fail, "the engine failed; see its log")
+            self._call(self._fail, "the engine failed; see its log")
 
     def _obey(self) -> bool:
         """Carry out all orders; wait for one when there is nothing to compute. False: stop."""
@@ -85,49 +143,60 @@ class EngineThread:
                 order = self._orders.get(block=not self._engine.has_work)
             except queue.Empty:
                 return True
-            if order is False:
+            if order is None:
                 return False
-            if isinstance(order, str):
-                self._engine.abort(order)
-                self._hand_over([])
-            else:
-                self._add(order)
+            order()
+            self.stats = self._engine.stats
 
-    def _add(self, request: GenerationRequest) -> None:
-        try:
-            self._engine.add(request)
-        except EngineError as error:
-            self._loop.call_soon_threadsafe(self._deliver_error, request.request_id, error)
+    def _add(self, requests: Sequence[GenerationRequest]) -> None:
+        for at, request in enumerate(requests):
+            try:
+                self._engine.add(request)
+            except EngineError as error:
+                self._abort([earlier.request_id for earlier in requests[:at]])
+                self._call(self._refuse, request.request_id, error)
+                return
 
-    def _hand_over(self, events: list[TokenEvent]) -> None:
-        stats = self._engine.stats
-        load = Load(num_running=stats.num_running, num_waiting=stats.num_waiting)
-        self._loop.call_soon_threadsafe(self._deliver, events, load)
+    def _abort(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._engine.abort(request_id)
 
-    # Below: on the event loop.
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Have the event loop call it, unless the loop is gone."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _deliver(self, events: list[TokenEvent], load: Load) -> None:
-        self.load = load
+    # On the event loop.
+
+    def _deliver(self, events: list[TokenEvent], stats: EngineStats, now_s: float) -> None:
+        metrics = self._metrics
+        metrics.on_step(stats)
         for event in events:
-            inbox = self._inboxes.get(event.request_id)
-            if inbox is None:  # released while the step was computed
+            place = self._places.get(event.request_id)
+            if place is None:  # released while the step was computed
                 continue
-            inbox.put_nowait(event)
+            metrics.on_token(now_s - (place.came_s if place.latest_s is None else place.latest_s), event)
+            place.latest_s = now_s
+            place.inbox.put(event)
             if event.finish_reason is not None:
+                metrics.on_end(now_s - place.came_s, place.num_prompt_tokens, event)
                 self._forget(event.request_id)
 
-    def _deliver_error(self, request_id: str, error: EngineError) -> None:
-        inbox = self._forget(request_id)
-        if inbox is not None:
-            inbox.put_nowait(error)
+    def _refuse(self, request_id: str, error: EngineError) -> None:
+        """End a whole HTTP request with an error."""
+        place = self._places.get(request_id)
+        if place is not None:
+            for sibling in place.inbox.request_ids:
+                self._forget(sibling)
+            place.inbox.fail(error)
 
-    def _forget(self, request_id: str) -> Inbox | None:
-        inbox = self._inboxes.pop(request_id, None)
-        if not self._inboxes:
+    def _forget(self, request_id: str) -> _Place | None:
+        place = self._places.pop(request_id, None)
+        if not self._places:
             self.idle.set()
-        return inbox
+        return place
 
     def _fail(self, message: str) -> None:
         self.is_alive = False
-        for request_id in list(self._inboxes):
-            self._deliver_error(request_id, EngineError(message))
+        while self._places:
+            self._refuse(next(iter(self._places)), EngineError(message))

@@ -1,4 +1,4 @@
-"""OpenAI's shapes: request bodies in, `SamplingParams` out; answers, chunks and errors as plain dicts.
+"""OpenAI's request bodies: JSON in, checked fields and `SamplingParams` out. `answers` are the way back.
 
 Knows no HTTP and no engine. A field that would change the answer and is not implemented is refused,
 never silently dropped; fields nobody here has heard of are ignored, as other servers do.
@@ -7,77 +7,128 @@ never silently dropped; fields nobody here has heard of are ignored, as other se
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from reference_engine.errors import RequestError
-from reference_engine.types import FinishReason, SamplingParams
+from reference_engine.types import SamplingParams
+
+MAX_CHOICES = 128  # choices of one prompt, as OpenAI has it; and of all prompts of a body together
+MAX_STOPS = 16
+MAX_LOGPROBS = 20  # as OpenAI's chat and vLLM have it
+MAX_FAULTS = 8  # reported at once
 
 # Known to the field, not to this engine: field -> the values that ask for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (None, 1),
+    "allowed_token_ids": (None,),
+    "audio": (None,),
+    "bad_words": (None, []),
     "best_of": (None, 1),
-    "min_p": (None, 0),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "logit_bias": (None, {}),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
     "echo": (None, False),
-    "suffix": (None, ""),
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "response_format": (None, {"type": "text"}),
+    "function_call": (None, "none", "auto"),
+    "functions": (None, []),
+    "grammar": (None, ""),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "include_stop_str_in_output": (None, False),
+    "length_penalty": (None, 1),
+    "logit_bias": (None, {}),
     "min_tokens": (None, 0),
-    "stop_token_ids": (None, []),
+    "modalities": (None, ["text"]),
+    "prompt_embeds": (None,),
+    "prompt_logprobs": (None,),
+    "response_format": (None, {"type": "text"}),
+    "skip_special_tokens": (None, True),
+    "structured_outputs": (None,),
+    "suffix": (None, ""),
+    "tool_choice": (None, "none", "auto"),
+    "tools": (None, []),
+    "truncate_prompt_tokens": (None,),
+    "typical_p": (None, 1),
+    "use_beam_search": (None, False),
 }
+_CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **_NEUTRAL,
+    "add_generation_prompt": (None, True),
+    "add_special_tokens": (None, False),
+    "chat_template": (None,),
+    "chat_template_kwargs": (None, {}),
+    "continue_final_message": (None, False),
+    "documents": (None, []),
+}
+_TEXT_NEUTRAL: dict[str, tuple[Any, ...]] = {**_NEUTRAL, "add_special_tokens": (None, True)}
+
+# A number that no answer to a fault has to print in full, and that fits any counter.
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class StreamOptions(BaseModel):
-    """`stream_options`."""
+    """`stream_options`; `continuous_usage_stats` is vLLM's: usage so far with every chunk."""
 
     model_config = ConfigDict(strict=True)
-    include_usage: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class GenerationBody(BaseModel):
     """What chat and completion bodies share."""
 
     model_config = ConfigDict(strict=True)
+    neutral: ClassVar[dict[str, tuple[Any, ...]]]
     model: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: Count | None = None
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=-1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
     top_p: float | None = Field(None, gt=0, le=1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    stop: str | list[str] | None = None
-    ignore_eos: bool = False
-    stream: bool = False
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024, fail_fast=True)] | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    ignore_eos: bool | None = None
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, body: Any) -> Any:
         if isinstance(body, dict):
-            for key, neutral in _NEUTRAL.items():
-                if body.get(key) not in neutral:
+            for key, neutral in cls.neutral.items():
+                if key in body and body[key] not in neutral:
                     raise RequestError(f"{key} is not supported by this engine; leave it out", param=key)
         return body
 
     @property
     def is_usage_streamed(self) -> bool:
         """Was the extra usage chunk asked for?"""
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def is_usage_continuous(self) -> bool:
+        """Was usage asked for in every chunk? As vLLM has it, only together with the extra chunk."""
+        return self.is_usage_streamed and bool(
+            self.stream_options and self.stream_options.continuous_usage_stats
+        )
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """None: no log-probabilities; else how many of the likeliest beside the chosen token's."""
+        raise NotImplementedError
 
     def asked_tokens(self) -> int | None:
         """The most tokens to generate; None leaves it to the endpoint."""
         return self.max_tokens
 
     def sampling(self, default_max_tokens: int) -> SamplingParams:
-        """Defaults are OpenAI's: temperature 1, no filters, a seed nobody knows."""
+        """Defaults are OpenAI's: temperature 1, no filters, a seed nobody knows. Raises RequestError."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if "" in stop:
             raise RequestError("stop: a stop string must not be empty", param="stop")
@@ -86,9 +137,15 @@ class GenerationBody(BaseModel):
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=max(self.top_k or 0, 0),
             top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
             seed=secrets.randbits(64) if self.seed is None else self.seed,
             stop=tuple(stop),
-            ignore_eos=self.ignore_eos,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            num_logprobs=self.num_logprobs,
         )
 
 
@@ -105,7 +162,7 @@ class Message(BaseModel):
 
     model_config = ConfigDict(strict=True)
     role: Literal["system", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def flat(self) -> dict[str, str]:
         """As chat templates expect it: content is one string."""
@@ -113,11 +170,26 @@ class Message(BaseModel):
         return {"role": self.role, "content": text}
 
 
+Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+
+
 class ChatBody(GenerationBody):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    neutral = _CHAT_NEUTRAL
+    messages: Messages
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """OpenAI has two fields for it here."""
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise RequestError("top_logprobs: only together with logprobs: true", param="top_logprobs")
+            return None
+        return self.top_logprobs or 0
 
     def asked_tokens(self) -> int | None:
         """`max_completion_tokens` is the newer name and wins."""
@@ -125,28 +197,46 @@ class ChatBody(GenerationBody):
 
 
 class CompletionBody(GenerationBody):
-    """`POST /v1/completions`. A list of one prompt is taken for that prompt; longer lists are refused."""
+    """`POST /v1/completions`."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    neutral = _TEXT_NEUTRAL
+    prompt: Any
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
-    def one_prompt(self) -> str | list[int]:
-        """Text, or token ids."""
-        if isinstance(self.prompt, str) or not self.prompt:
-            return self.prompt  # type: ignore[return-value]  # an empty list is a prompt without tokens
-        first = self.prompt[0]
-        if isinstance(first, int):
-            return self.prompt  # type: ignore[return-value]  # pydantic made sure that all are
-        if len(self.prompt) > 1:
-            raise RequestError("only one prompt a request; send several requests", param="prompt")
-        return first
+    @property
+    def num_logprobs(self) -> int | None:
+        """OpenAI has one field for it here."""
+        return self.logprobs
+
+    def prompts(self) -> list[str | list[int]]:
+        """Each text, or token ids. Raises RequestError.
+
+        Checked by hand: each of the four shapes tried in turn would report a fault for every element.
+        """
+        prompt = self.prompt
+        if isinstance(prompt, str) or _is_token_ids(prompt):
+            return [prompt]
+        if not isinstance(prompt, list) or not all(isinstance(p, str) or _is_token_ids(p) for p in prompt):
+            raise RequestError("prompt: must be text, token ids, or a list of either", param="prompt")
+        if len(prompt) * (self.n or 1) > MAX_CHOICES:
+            message = (
+                f"prompt: {len(prompt)} prompts, n {self.n or 1}; at most {MAX_CHOICES} choices a request"
+            )
+            raise RequestError(message, param="prompt")
+        return prompt
+
+
+def _is_token_ids(prompt: Any) -> bool:
+    return isinstance(prompt, list) and all(type(token) is int and 0 <= token < 2**31 for token in prompt)
 
 
 class TokenizeBody(BaseModel):
     """`POST /tokenize`: exactly one of `prompt` and `messages`."""
 
     model_config = ConfigDict(strict=True)
+    model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: Messages | None = None
     add_generation_prompt: bool = True
 
     @model_validator(mode="after")
@@ -160,76 +250,19 @@ class DetokenizeBody(BaseModel):
     """`POST /detokenize`."""
 
     model_config = ConfigDict(strict=True)
-    tokens: list[int]
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 def parse_body(kind: type[Body], raw: bytes) -> Body:
-    """Validate a JSON body. Raises RequestError naming every field at fault."""
+    """Validate a JSON body. Raises RequestError naming the fields at fault."""
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        faults = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FAULTS]
         named = [(".".join(str(part) for part in fault["loc"]), fault["msg"]) for fault in faults]
         message = "; ".join(f"{where}: {what}" if where else what for where, what in named)
         raise RequestError(message, param=named[0][0].split(".")[0] or None) from None
-
-
-def error_body(
-    message: str, *, status: int, param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
-    """OpenAI's error shape."""
-    kinds = {401: "authentication_error", 404: "not_found_error"}
-    kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code or status}}
-
-
-def usage(num_prompt_tokens: int, num_output_tokens: int) -> dict[str, int]:
-    """OpenAI's `usage`."""
-    return {
-        "prompt_tokens": num_prompt_tokens,
-        "completion_tokens": num_output_tokens,
-        "total_tokens": num_prompt_tokens + num_output_tokens,
-    }
-
-
-class Shape:
-    """The answers to one request, chat or completion: whole, or as the chunks of a stream."""
-
-    def __init__(self, *, is_chat: bool, request_id: str, created_s: int, model: str) -> None:
-        self._is_chat = is_chat
-        self._head = {"id": request_id, "created": created_s, "model": model}
-
-    def opening(self) -> dict[str, Any] | None:
-        """The role chunk that begins a chat stream."""
-        return self._chunk({"delta": {"role": "assistant", "content": ""}}, None) if self._is_chat else None
-
-    def piece(self, text: str) -> dict[str, Any]:
-        """A chunk of text."""
-        return self._chunk({"delta": {"content": text}} if self._is_chat else {"text": text}, None)
-
-    def closing(self, reason: FinishReason) -> dict[str, Any]:
-        """The chunk that says why the text ended."""
-        return self._chunk({"delta": {}} if self._is_chat else {"text": ""}, reason)
-
-    def usage_chunk(self, counts: dict[str, int]) -> dict[str, Any]:
-        """The chunk after the last, without choices."""
-        return {**self._head, "object": self._object(is_chunk=True), "choices": [], "usage": counts}
-
-    def whole(self, texts: Sequence[str], reason: FinishReason, counts: dict[str, int]) -> dict[str, Any]:
-        """The answer of a request that does not stream."""
-        text = "".join(texts)
-        content = {"message": {"role": "assistant", "content": text}} if self._is_chat else {"text": text}
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
-        return {**self._head, "object": self._object(is_chunk=False), "choices": [choice], "usage": counts}
-
-    def _chunk(self, content: dict[str, Any], reason: FinishReason | None) -> dict[str, Any]:
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
-        return {**self._head, "object": self._object(is_chunk=True), "choices": [choice]}
-
-    def _object(self, *, is_chunk: bool) -> str:
-        if not self._is_chat:
-            return "text_completion"
-        return "chat.completion.chunk" if is_chunk else "chat.completion"

@@ -1,77 +1,91 @@
 """HTTP: OpenAI's endpoints and server-sent events over an `EngineThread`.
 
 In: JSON bodies. Out: JSON or a stream in which every token that shows text is an event of its own,
-written as soon as its step is done. A client that leaves takes its sequence with it.
+written as soon as its step is done. A client that leaves takes its sequences with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from aiohttp import web
 
 from reference_engine import __version__
+from reference_engine.access import Endpoint, Gate, error_response, refusal
+from reference_engine.answers import Answer, Head, error_body, error_event
 from reference_engine.engine import Engine
-from reference_engine.engine_thread import EngineThread
+from reference_engine.engine_thread import EngineThread, Inbox
 from reference_engine.errors import EngineError, RequestError
+from reference_engine.metrics import Metrics
 from reference_engine.protocol import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
     GenerationBody,
-    Message,
-    Shape,
     TokenizeBody,
-    error_body,
     parse_body,
-    usage,
 )
-from reference_engine.types import GenerationRequest, TokenEvent
+from reference_engine.token_text import TokenText
+from reference_engine.types import EngineStats, GenerationRequest
 
 logger = logging.getLogger(__name__)
-Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
-MAX_BODY_BYTES = 32 * 1024 * 1024
-LONG_TEXT = 20_000  # characters from which tokenizing gets a thread, lest it stall everyone's streams
-OPEN_PATHS = ("/health", "/version")  # need no key, so that a probe can ask
+Result = TypeVar("Result")
+# No prompt needs more: 32 bytes a token leave room for text with every character escaped.
+LEAST_MAX_BODY_BYTES = 4 * 1024 * 1024
+BODY_BYTES_PER_TOKEN = 32
+LONG_BODY_BYTES = 16 * 1024  # from here a thread reads it: a millisecond's work must not stall the streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A checked request and what is needed to answer it."""
+    """A checked body: what to compute, and how to answer."""
 
-    request: GenerationRequest
-    shape: Shape
+    requests: tuple[GenerationRequest, ...]
+    answer: Answer
     is_streamed: bool
-    is_usage_streamed: bool
-
-    def usage(self, last: TokenEvent) -> dict[str, int]:
-        """Tokens in and out, as of the last event."""
-        return usage(len(self.request.prompt_token_ids), last.num_output_tokens)
 
 
 class Server:
     """The endpoints. Created on the event loop; the engine's thread starts with it."""
 
-    def __init__(self, engine: Engine, *, model_name: str, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        model_name: str,
+        api_key: str | None = None,
+        rate_limit: float | None = None,
+    ) -> None:
         self.engine = engine
         self.model_name = model_name
-        self.thread = EngineThread(engine, asyncio.get_running_loop())
+        max_model_len = engine.config.max_model_len
+        self.metrics = Metrics(model_name, max_model_len=max_model_len, stats=lambda: self.stats)
+        self.thread = EngineThread(engine, asyncio.get_running_loop(), self.metrics)
         self.is_draining = False
-        self._api_key = api_key
+        self._gate = Gate(api_key=api_key, rate_limit=rate_limit)
+        self._max_body_bytes = max(LEAST_MAX_BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
+        self._token_text = TokenText(engine.tokenizer.tokenizer)
+        # One: whoever sends long texts does not take the engine's cores.
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="long-bodies")
         self._created_s = int(time.time())
+
+    @property
+    def stats(self) -> EngineStats:
+        """How the engine stood after its latest step."""
+        return self.thread.stats
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=self._max_body_bytes)
         endpoints: tuple[tuple[str, str, Endpoint], ...] = (
             ("POST", "/v1/chat/completions", self.chat),
             ("POST", "/v1/completions", self.completions),
@@ -80,37 +94,45 @@ class Server:
             ("POST", "/detokenize", self.detokenize),
             ("GET", "/health", self.health),
             ("GET", "/version", self.version),
-            ("*", "/{path:.*}", self.unknown),
+            ("GET", "/metrics", self.metrics_text),
         )
-        app.add_routes([web.route(method, path, self._guarded(to)) for method, path, to in endpoints])
+        methods = {path: method for method, path, _ in endpoints}
+        unknown = partial(self.unknown, methods)
+        routes: tuple[tuple[str, str, Endpoint], ...] = (*endpoints, ("*", "/{path:.*}", unknown))
+        app.add_routes([web.route(method, path, self._gate.guard(to)) for method, path, to in routes])
+        app.on_cleanup.append(self._close)
         return app
 
-    async def drain(self, timeout_s: float) -> None:
-        """Take no more requests, let the running ones end (at most `timeout_s`), stop the engine."""
+    async def _close(self, _app: web.Application) -> None:
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    async def drain(self, timeout_s: float, *, hurry: asyncio.Event | None = None) -> bool:
+        """Take no more requests, let the running ones end, stop the engine.
+
+        At most `timeout_s`, and not beyond `hurry`. False: some did not end by themselves.
+        """
         self.is_draining = True
-        try:
-            await asyncio.wait_for(self.thread.idle.wait(), timeout_s)
-        except TimeoutError:
-            logger.warning("%d requests did not end in %g s", self.thread.num_requests, timeout_s)
+        waits = [
+            asyncio.ensure_future(event.wait()) for event in (self.thread.idle, hurry) if event is not None
+        ]
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        is_clean = self.thread.idle.is_set()
+        if not is_clean:
+            logger.warning("%d sequences did not end before the server did", self.thread.num_requests)
         await self.thread.stop()
+        return is_clean
 
     # Endpoints.
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
-        """`POST /v1/chat/completions`."""
-        body = parse_body(ChatBody, await http.read())
-        self._check_model(body.model)
-        prompt = await self._encode_chat(body.messages)
-        room = max(1, self.engine.config.max_model_len - len(prompt))
-        return await self._answer(http, self._job(body, prompt, default_max_tokens=room))
+        """`POST /v1/chat/completions`. Without `max_tokens`, all there is room for."""
+        return await self._generate(http, self._chat_job)
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`. Without `max_tokens`, 16, as OpenAI has it."""
-        body = parse_body(CompletionBody, await http.read())
-        self._check_model(body.model)
-        prompt = body.one_prompt()
-        ids = await self._encode(prompt) if isinstance(prompt, str) else prompt
-        return await self._answer(http, self._job(body, ids, default_max_tokens=16))
+        return await self._generate(http, self._completion_job)
 
     async def models(self, _http: web.Request) -> web.Response:
         """`GET /v1/models`."""
@@ -125,166 +147,166 @@ class Server:
 
     async def tokenize(self, http: web.Request) -> web.Response:
         """`POST /tokenize`, as vLLM has it."""
-        body = parse_body(TokenizeBody, await http.read())
-        if body.messages is None:
-            tokens = await self._encode(body.prompt or "")
-        else:
-            tokens = await self._encode_chat(body.messages, is_open=body.add_generation_prompt)
+        tokens = await self._read(http, self._tokenize)
         answer = {"count": len(tokens), "tokens": tokens, "max_model_len": self.engine.config.max_model_len}
         return web.json_response(answer)
 
     async def detokenize(self, http: web.Request) -> web.Response:
         """`POST /detokenize`, as vLLM has it; control tokens are left out."""
-        tokens = parse_body(DetokenizeBody, await http.read()).tokens
-        vocab_size = self.engine.model_config.vocab_size
-        if wrong := [token for token in tokens if not 0 <= token < vocab_size]:
-            message = f"token id {wrong[0]} is outside the vocabulary of {vocab_size}"
-            raise RequestError(message, param="tokens")
-        return web.json_response({"prompt": self.engine.tokenizer.decode(tokens)})
+        return web.json_response({"prompt": await self._read(http, self._detokenize)})
 
     async def health(self, _http: web.Request) -> web.Response:
         """`GET /health`: 200 while requests are taken, 503 when not."""
         is_ok = self.thread.is_alive and not self.is_draining
-        load = self.thread.load
         status = "ok" if is_ok else "draining" if self.thread.is_alive else "failed"
-        body = {"status": status, "running": load.num_running, "waiting": load.num_waiting}
+        body = {"status": status, "running": self.stats.num_running, "waiting": self.stats.num_waiting}
         return web.json_response(body, status=200 if is_ok else 503)
 
     async def version(self, _http: web.Request) -> web.Response:
         """`GET /version`."""
         return web.json_response({"version": __version__})
 
-    async def unknown(self, http: web.Request) -> web.Response:
-        """Anything else."""
-        return _error(f"{http.method} {http.path}: there is no such endpoint", status=404)
+    async def metrics_text(self, _http: web.Request) -> web.Response:
+        """`GET /metrics`, in Prometheus' text format."""
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=self.metrics.render(), headers=headers)
 
-    # From a body to an answer.
+    async def unknown(self, methods: dict[str, str], http: web.Request) -> web.Response:
+        """Anything else."""
+        allowed = methods.get(http.path)
+        if allowed is not None:
+            message = f"{http.method} {http.path}: only {allowed} is understood here"
+            response = error_response(message, status=405)
+            response.headers["Allow"] = allowed
+            return response
+        return error_response(f"{http.method} {http.path}: there is no such endpoint", status=404)
+
+    # From a body to a job. All of it is one synchronous call, which a thread makes for long bodies.
+
+    async def _read(self, http: web.Request, understand: Callable[[bytes], Result]) -> Result:
+        self._check_open()
+        try:
+            raw = await http.read()
+        except web.HTTPRequestEntityTooLarge:
+            message = f"the body is larger than the {self._max_body_bytes} bytes that this server takes"
+            text = json.dumps(error_body(message, status=413))
+            raise web.HTTPRequestEntityTooLarge(
+                self._max_body_bytes, text=text, content_type="application/json"
+            ) from None
+        if len(raw) < LONG_BODY_BYTES:
+            return understand(raw)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, understand, raw)
+
+    def _check_open(self) -> None:
+        if self.is_draining or not self.thread.is_alive:
+            raise refusal(web.HTTPServiceUnavailable, "the server is shutting down or has failed")
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self.model_name:
-            message = f"the model {model!r} does not exist; this server has {self.model_name!r}"
-            raise _refusal(web.HTTPNotFound, message, param="model", code="model_not_found")
-        if self.is_draining or not self.thread.is_alive:
-            raise _refusal(web.HTTPServiceUnavailable, "the server is shutting down or has failed")
+            message = f"the model {model[:200]!r} does not exist; this server has {self.model_name!r}"
+            raise refusal(web.HTTPNotFound, message, param="model", code="model_not_found")
 
-    async def _encode(self, text: str) -> list[int]:
+    def _tokenize(self, raw: bytes) -> list[int]:
+        body = parse_body(TokenizeBody, raw)
+        self._check_model(body.model)
+        if body.messages is None:
+            return self.engine.tokenizer.encode(body.prompt or "")
+        flat = [message.flat() for message in body.messages]
+        return self.engine.tokenizer.encode_chat(flat, add_generation_prompt=body.add_generation_prompt)
+
+    def _detokenize(self, raw: bytes) -> str:
+        body = parse_body(DetokenizeBody, raw)
+        self._check_model(body.model)
+        vocab_size = self.engine.model_config.vocab_size
+        if wrong := [token for token in body.tokens if token >= vocab_size]:
+            message = f"token id {wrong[0]} is outside the vocabulary of {vocab_size}"
+            raise RequestError(message, param="tokens")
+        return self.engine.tokenizer.decode(body.tokens)
+
+    def _chat_job(self, raw: bytes) -> Job:
+        body = parse_body(ChatBody, raw)
+        self._check_model(body.model)
+        prompt = self.engine.tokenizer.encode_chat([message.flat() for message in body.messages])
+        size = self.engine.cache_size
+        longest = self.engine.config.max_model_len
+        room = (longest if size is None else min(longest, size.num_tokens)) - len(prompt)
+        return self._job(body, [prompt], default_max_tokens=max(1, room))
+
+    def _completion_job(self, raw: bytes) -> Job:
+        body = parse_body(CompletionBody, raw)
+        self._check_model(body.model)
         encode = self.engine.tokenizer.encode
-        return encode(text) if len(text) < LONG_TEXT else await asyncio.to_thread(encode, text)
+        prompts = [encode(prompt) if isinstance(prompt, str) else prompt for prompt in body.prompts()]
+        return self._job(body, prompts, default_max_tokens=16)
 
-    async def _encode_chat(self, messages: list[Message], *, is_open: bool = True) -> list[int]:
-        flat = [message.flat() for message in messages]
-        encode = partial(self.engine.tokenizer.encode_chat, flat, add_generation_prompt=is_open)
-        is_long = sum(len(message["content"]) for message in flat) >= LONG_TEXT
-        return await asyncio.to_thread(encode) if is_long else encode()
-
-    def _job(self, body: GenerationBody, prompt: list[int], *, default_max_tokens: int) -> Job:
+    def _job(self, body: GenerationBody, prompts: Sequence[list[int]], *, default_max_tokens: int) -> Job:
         is_chat = isinstance(body, ChatBody)
         request_id = f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}"
         sampling = body.sampling(default_max_tokens)
-        request = GenerationRequest(request_id=request_id, prompt_token_ids=tuple(prompt), sampling=sampling)
-        self.engine.check(request)
-        shape = Shape(
-            is_chat=is_chat, request_id=request_id, created_s=int(time.time()), model=self.model_name
-        )
-        return Job(
-            request=request, shape=shape, is_streamed=body.stream, is_usage_streamed=body.is_usage_streamed
-        )
-
-    async def _answer(self, http: web.Request, job: Job) -> web.StreamResponse:
-        try:
-            return await (self._stream(http, job) if job.is_streamed else self._whole(job))
-        finally:
-            self.thread.release(job.request.request_id)
-
-    async def _events(self, job: Job) -> AsyncIterator[TokenEvent]:
-        inbox = self.thread.submit(job.request)
-        while True:
-            event = await inbox.get()
-            if isinstance(event, EngineError):
-                raise event
-            yield event
-            if event.finish_reason is not None:
-                return
-
-    async def _whole(self, job: Job) -> web.Response:
-        texts: list[str] = []
-        last: TokenEvent | None = None
-        async for event in self._events(job):
-            texts.append(event.text)
-            last = event
-        assert last is not None
-        assert last.finish_reason is not None
-        return web.json_response(job.shape.whole(texts, last.finish_reason, job.usage(last)))
-
-    async def _stream(self, http: web.Request, job: Job) -> web.StreamResponse:
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        response = web.StreamResponse(headers=headers)
-        await response.prepare(http)
-        try:
-            async for chunk in self._chunks(job):
-                await response.write(_sse(chunk))
-            await response.write(b"data: [DONE]\n\n")
-            await response.write_eof()
-        except EngineError as error:  # the status is out: the error becomes the last event
-            await response.write(_sse(error_body(str(error), status=500)))
-        except ConnectionError:
-            logger.info("%s: the client left", job.request.request_id)
-        return response
-
-    async def _chunks(self, job: Job) -> AsyncIterator[dict[str, Any]]:
-        """All chunks of a stream but `[DONE]`. Tokens that show no text (yet) make no chunk."""
-        opening = job.shape.opening()
-        async for event in self._events(job):
-            if opening is not None:
-                yield opening
-                opening = None
-            if event.text:
-                yield job.shape.piece(event.text)
-            if event.finish_reason is not None:
-                yield job.shape.closing(event.finish_reason)
-                if job.is_usage_streamed:
-                    yield job.shape.usage_chunk(job.usage(event))
-
-    def _guarded(self, endpoint: Endpoint) -> Endpoint:
-        """The endpoint behind the key, with every error in OpenAI's shape."""
-
-        async def answer(http: web.Request) -> web.StreamResponse:
-            try:
-                self._check_key(http)
-                return await endpoint(http)
-            except RequestError as error:
-                return _error(str(error), status=400, param=error.param)
-            except EngineError as error:
-                return _error(str(error), status=500)
-            except web.HTTPException as error:
-                if error.content_type == "application/json":
-                    raise
-                return _error(f"{http.method} {http.path}: {error.reason}", status=error.status)
-
-        return answer
-
-    def _check_key(self, http: web.Request) -> None:
-        if self._api_key is None or http.path in OPEN_PATHS:
-            return
-        given = http.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._api_key}".encode()):
-            raise _refusal(
-                web.HTTPUnauthorized,
-                "a valid key is needed: Authorization: Bearer ...",
-                code="invalid_api_key",
+        requests: list[GenerationRequest] = []
+        for prompt in prompts:
+            first = GenerationRequest(
+                request_id=f"{request_id}-{len(requests)}",
+                prompt_token_ids=tuple(prompt),
+                sampling=sampling,
+                priority=body.priority or 0,
             )
+            self.engine.check(first)
+            requests.append(first)
+            requests += [
+                replace(
+                    first,
+                    request_id=f"{first.request_id}-{at}",
+                    sampling=replace(sampling, seed=sampling.seed + at),
+                    shares_prompt_with=first.request_id,
+                )
+                for at in range(1, body.n or 1)
+            ]
+        head = Head(
+            request_id=request_id,
+            created_s=int(time.time()),
+            model=self.model_name,
+            is_chat=is_chat,
+            token_text=self._token_text if sampling.num_logprobs is not None else None,
+            is_usage_streamed=body.is_usage_streamed,
+            is_usage_continuous=body.is_usage_continuous,
+        )
+        names, sizes = [request.request_id for request in requests], [len(prompt) for prompt in prompts]
+        answer = Answer(head, names=names, prompt_sizes=sizes)
+        return Job(requests=tuple(requests), answer=answer, is_streamed=bool(body.stream))
+
+    # From a job to an answer.
+
+    async def _generate(self, http: web.Request, understand: Callable[[bytes], Job]) -> web.StreamResponse:
+        job = await self._read(http, understand)
+        self._check_open()  # again: a large body takes its time
+        inbox = self.thread.submit(job.requests, is_streamed=job.is_streamed)
+        try:
+            if job.is_streamed:
+                return await _stream(http, job, inbox)
+            for event in await inbox.take():
+                job.answer.add(event)
+            return web.json_response(job.answer.whole())
+        finally:
+            self.thread.release(inbox)
 
 
-def _refusal(
-    kind: type[web.HTTPException], message: str, *, param: str | None = None, code: str | None = None
-) -> web.HTTPException:
-    body = error_body(message, status=kind.status_code, param=param, code=code)
-    return kind(text=json.dumps(body), content_type="application/json")
-
-
-def _error(message: str, *, status: int, param: str | None = None) -> web.Response:
-    return web.json_response(error_body(message, status=status, param=param), status=status)
-
-
-def _sse(chunk: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
+async def _stream(http: web.Request, job: Job, inbox: Inbox) -> web.StreamResponse:
+    """One write for all that a step gave this stream."""
+    headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(http)
+    event_of = job.answer.event
+    try:
+        while job.answer.num_unfinished:
+            out = b"".join([event_of(event) for event in await inbox.take()])
+            if not job.answer.num_unfinished:
+                out += job.answer.ending()
+            if out:
+                await response.write(out)
+        await response.write_eof()
+    except EngineError as error:  # the status is out: the error becomes the last event
+        await response.write(error_event(str(error)))
+    except ConnectionError:
+        logger.info("%s: the client left", job.answer.head.request_id)
+    return response

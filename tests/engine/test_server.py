@@ -20,8 +20,9 @@ TEXT = {"prompt": "In the beginning", "temperature": 0, "max_tokens": 12, "ignor
 @pytest.fixture
 def serve(make_tiny_engine):
     @asynccontextmanager
-    async def run(api_key=None, **switches):
-        server = Server(make_tiny_engine(**switches), model_name="tiny", api_key=api_key)
+    async def run(api_key=None, rate_limit=None, **switches):
+        engine = make_tiny_engine(**switches)
+        server = Server(engine, model_name="tiny", api_key=api_key, rate_limit=rate_limit)
         runner = web.AppRunner(server.app(), handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -75,7 +76,15 @@ async def test_a_chat_streams_role_tokens_reason_usage_done(serve):
     assert len(deltas) - 2 == 12, "plain English: every token is an event of its own"
     assert usage["choices"] == []
     counts = {"prompt_tokens": num_prompt, "completion_tokens": 12, "total_tokens": num_prompt + 12}
-    assert usage["usage"] == whole["usage"] == counts
+    assert usage["usage"] == {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
+    cached = whole["usage"].pop("prompt_tokens_details")["cached_tokens"]
+    assert whole["usage"] == counts
+    assert 0 <= cached < num_prompt
+    assert {chunk["usage"] for chunk in chunks} == {None}
+    for timings in (usage["timings"], whole["timings"]):
+        assert set(timings) == {"queue_s", "prefill_s", "decode_s"}
+        assert all(0 <= seconds < 10 for seconds in timings.values())
+        assert timings["decode_s"] > 0
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in [*chunks, usage]}) == 1
 
@@ -120,7 +129,8 @@ async def test_a_stop_string_is_never_shown(serve):
         ("/v1/chat/completions", b"{nonsense", 400, None, "Invalid JSON"),
         ("/v1/chat/completions", {}, 400, "messages", "Field required"),
         ("/v1/chat/completions", {**CHAT, "max_tokens": "x"}, 400, "max_tokens", "valid integer"),
-        ("/v1/chat/completions", {**CHAT, "n": 3}, 400, "n", "not supported"),
+        ("/v1/chat/completions", {**CHAT, "n": 0}, 400, "n", "greater than or equal to 1"),
+        ("/v1/chat/completions", {**CHAT, "tools": [{}]}, 400, "tools", "not supported"),
         ("/v1/chat/completions", {**CHAT, "model": "gpt"}, 404, "model", "'gpt' does not exist"),
         ("/v1/completions", {**TEXT, "max_tokens": 5000}, 400, "max_tokens", "is 2048 tokens, but 4 prompt"),
         (
@@ -132,8 +142,11 @@ async def test_a_stop_string_is_never_shown(serve):
         ),
         ("/v1/completions", {**TEXT, "prompt": ""}, 400, "prompt", "no tokens"),
         ("/v1/completions", {**TEXT, "prompt": [99999]}, 400, "prompt", "outside the vocabulary"),
-        ("/v1/completions", b" " * (33 << 20), 413, None, "Too Large"),
-        ("/detokenize", {"tokens": [-4]}, 400, "tokens", "outside the vocabulary"),
+        ("/v1/completions", b" " * (5 << 20), 413, None, "larger than the 4194304 bytes"),
+        ("/detokenize", {"tokens": [99999]}, 400, "tokens", "outside the vocabulary"),
+        ("/detokenize", {"tokens": [-4]}, 400, "tokens", "greater than or equal to 0"),
+        ("/tokenize", {"prompt": "a", "model": "gpt"}, 404, "model", "'gpt' does not exist"),
+        ("/health", {}, 405, None, "only GET"),
         ("/v2/completions", TEXT, 404, None, "no such endpoint"),
     ],
 )
