@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import math
 import os
@@ -326,8 +327,12 @@ async def _listen(engine: Engine, name: str, listener: socket.socket, args: argp
     try:
         await site.start()
     except OSError as error:  # two servers may take a port, only one may listen
+        await server.drain(0)
+        await runner.cleanup()
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    gc.collect()
+    gc.freeze()  # what is loaded stays: no collection has to walk through torch while streams wait
     print(f"reference_engine ready at {url} model={name}", flush=True)
     await stop.wait()
     await site.stop()

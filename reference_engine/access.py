@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from reference_engine.answers import error_body
 from reference_engine.errors import EngineError, RequestError
@@ -96,6 +97,26 @@ class Gate:
             headers = {"Retry-After": str(math.ceil(wait_s))}  # whole seconds (RFC 9110, 10.2.3)
             message = f"too many requests; the next may come in {wait_s:.3f} s"
             raise refusal(web.HTTPTooManyRequests, message, code="rate_limit_exceeded", headers=headers)
+
+
+class _Briefly(logging.Filter):
+    """aiohttp logs a traceback for whatever is not HTTP. It is the client's mistake: one line is enough."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            first_line = error.message.strip().partition("\n")[0]
+            record.msg, record.args = "refused what is not HTTP: %s", (first_line,)
+            record.levelno, record.levelname = logging.INFO, "INFO"
+            record.exc_info = record.exc_text = None
+        return True
+
+
+def log_bad_http_briefly() -> None:
+    """From now on, in this process."""
+    log = logging.getLogger("aiohttp.server")
+    if not any(isinstance(one, _Briefly) for one in log.filters):
+        log.addFilter(_Briefly())
 
 
 def refusal(

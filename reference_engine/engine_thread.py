@@ -39,7 +39,7 @@ class Inbox:
 
     async def take(self) -> list[TokenEvent]:
         """What has come since the last call, in order; at least one. Raises the EngineError that came."""
-        if not self._is_ready:
+        if self._error is None and self.num_unfinished and not (self._is_streamed and self._events):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self._error is not None:
@@ -51,22 +51,19 @@ class Inbox:
         self._events.append(event)
         if event.finish_reason is not None:
             self.num_unfinished -= 1
-        self._wake()
+        if self._waiter is not None and (self._is_streamed or not self.num_unfinished):
+            self._wake()
 
     def fail(self, error: EngineError) -> None:
         self._error = error
-        self._wake()
-
-    @property
-    def _is_ready(self) -> bool:
-        if self._error is not None or self.num_unfinished == 0:
-            return True
-        return self._is_streamed and bool(self._events)
+        if self._waiter is not None:
+            self._wake()
 
     def _wake(self) -> None:
         # The waiting task runs after the whole step has been delivered, and takes all of it.
-        if self._waiter is not None and not self._waiter.done() and self._is_ready:
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():  # done: cancelled, its client has left
+            waiter.set_result(None)
 
 
 @dataclass(slots=True)

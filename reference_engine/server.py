@@ -20,7 +20,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from reference_engine import __version__
-from reference_engine.access import Endpoint, Gate, error_response, refusal
+from reference_engine.access import Endpoint, Gate, error_response, log_bad_http_briefly, refusal
 from reference_engine.answers import Answer, Head, error_body, error_event
 from reference_engine.engine import Engine
 from reference_engine.engine_thread import EngineThread, Inbox
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 # No prompt needs more: 32 bytes a token leave room for text with every character escaped.
 LEAST_MAX_BODY_BYTES = 4 * 1024 * 1024
 BODY_BYTES_PER_TOKEN = 32
-LONG_BODY_BYTES = 16 * 1024  # from here a thread reads it: a millisecond's work must not stall the streams
+LONG_BODY_BYTES = 4 * 1024  # from here a thread reads it: a millisecond's work must not stall the streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,7 @@ class Server:
 
     def app(self) -> web.Application:
         """The aiohttp application."""
+        log_bad_http_briefly()
         app = web.Application(client_max_size=self._max_body_bytes)
         endpoints: tuple[tuple[str, str, Endpoint], ...] = (
             ("POST", "/v1/chat/completions", self.chat),
@@ -226,7 +227,9 @@ class Server:
     def _chat_job(self, raw: bytes) -> Job:
         body = parse_body(ChatBody, raw)
         self._check_model(body.model)
-        prompt = self.engine.tokenizer.encode_chat([message.flat() for message in body.messages])
+        flat = [message.flat() for message in body.messages]
+        self._check_size("".join(message["content"] for message in flat), "messages")
+        prompt = self.engine.tokenizer.encode_chat(flat)
         size = self.engine.cache_size
         longest = self.engine.config.max_model_len
         room = (longest if size is None else min(longest, size.num_tokens)) - len(prompt)
@@ -235,9 +238,23 @@ class Server:
     def _completion_job(self, raw: bytes) -> Job:
         body = parse_body(CompletionBody, raw)
         self._check_model(body.model)
-        encode = self.engine.tokenizer.encode
-        prompts = [encode(prompt) if isinstance(prompt, str) else prompt for prompt in body.prompts()]
+        prompts = [self._encode(prompt) if isinstance(prompt, str) else prompt for prompt in body.prompts()]
         return self._job(body, prompts, default_max_tokens=16)
+
+    def _encode(self, prompt: str) -> list[int]:
+        self._check_size(prompt, "prompt")
+        return self.engine.tokenizer.encode(prompt)
+
+    def _check_size(self, text: str, param: str) -> None:
+        """Refuse what is too long even if made of the longest tokens, before seconds are spent on it."""
+        longest = self.engine.config.max_model_len
+        num_bytes = len(text.encode())
+        if num_bytes > longest * self._token_text.most_bytes:
+            raise RequestError(
+                f"this model's maximum context length is {longest} tokens, but a text of {num_bytes} bytes "
+                f"was given, and no token has more than {self._token_text.most_bytes}; shorten it",
+                param=param,
+            )
 
     def _job(self, body: GenerationBody, prompts: Sequence[list[int]], *, default_max_tokens: int) -> Job:
         is_chat = isinstance(body, ChatBody)

@@ -24,6 +24,9 @@ class TokenText:
         decoder = tokenizer.decoder
         state: bytes = decoder.__getstate__() if decoder is not None else b""
         self._bytes_by_letter = _byte_level() if b'"ByteLevel"' in state else None
+        # A letter of a byte-level vocabulary is a byte; any other has at most 4.
+        letters = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1)
+        self.most_bytes = letters * (1 if self._bytes_by_letter is not None else 4)
         self.raw = lru_cache(maxsize=65536)(self._raw)
 
     def text(self, token_id: int) -> str:

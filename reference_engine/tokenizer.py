@@ -47,7 +47,7 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, with a beginning-of-sequence token where the model wants one."""
-        return self.tokenizer.encode(text).ids
+        return self._encode(text, add_special_tokens=True)
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
@@ -61,7 +61,11 @@ class TextTokenizer:
             )
         except Exception as error:  # noqa: BLE001  # a template is a program and raises what it likes
             raise RequestError(f"the chat template refused the messages: {error}", param="messages") from None
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        return self._encode(text, add_special_tokens=False)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # A batch of one takes as long as one, but lets other threads run meanwhile.
+        return self.tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, without control tokens."""
