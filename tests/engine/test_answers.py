@@ -12,6 +12,7 @@ from tokenizers.models import BPE
 
 from reference_engine.answers import Answer, Head
 from reference_engine.token_text import TokenText
+from reference_engine.tokenizer import IncrementalDecoder, StopStrings
 from reference_engine.types import RequestTimings, TokenEvent
 
 TIMINGS = RequestTimings(queue_s=0.1, prefill_s=0.2, decode_s=0.3)
@@ -65,6 +66,25 @@ def test_streamed_and_whole_texts_are_the_same(texts, is_chat, has_usage):
     assert [c["finish_reason"] for c in choices] == [None] * (len(choices) - 1) + ["stop"]
     assert {(chunk["id"], chunk["model"], chunk["created"]) for chunk in chunks} == {("r", 'a "model"\n', 5)}
     assert len(choices) == is_chat + sum(map(bool, texts)) + 1, "a token without text makes no event"
+
+
+@given(st.text(min_size=1), st.data())
+def test_a_stop_string_across_tokens_cuts_text_where_it_begins_and_never_within_a_character(
+    tokenizer, text, data
+):
+    start = data.draw(st.integers(0, len(text) - 1))
+    stop = text[start : start + data.draw(st.integers(1, 6))]
+    decoder, strings, pieces = IncrementalDecoder(tokenizer), StopStrings([stop]), []
+    for token_id in tokenizer.encode(text):
+        shown, is_stopped = strings.push(decoder.push(token_id))
+        pieces.append(shown)
+        if is_stopped:
+            break
+    else:
+        pieces.append(strings.push(decoder.flush())[0])
+    assert "".join(pieces) == text[: text.index(stop)]
+    if "\ufffd" not in text:
+        assert not any("\ufffd" in piece for piece in pieces)
 
 
 def test_log_probabilities_of_tokens_without_text_come_with_the_next_that_shows_some(tokenizer):

@@ -565,3 +565,26 @@ async def test_the_second_signal_does_not_wait(serve):
         hurry.set()
         assert await asyncio.wait_for(draining, 5) is False
         assert "shut down" in (await running)[-1]["error"]["message"]
+
+
+async def test_a_prompt_seen_before_is_reported_as_cached_and_counted(serve):
+    body = {**TEXT, "prompt": "word " * 200, "priority": -3}
+    async with serve() as (client, server):
+        first, second = [(await post(client, "/v1/completions", body))[1] for _ in range(2)]
+        leaving = asyncio.create_task(events(client, "/v1/completions", {**TEXT, "max_tokens": 1500}))
+        while not (await load(client))["running"]:
+            await asyncio.sleep(0.005)
+        leaving.cancel()
+        await asyncio.wait_for(server.thread.idle.wait(), 5)
+        async with client.get("/metrics") as response:
+            assert response.content_type == "text/plain"
+            text = await response.text()
+    assert first["choices"] == second["choices"]
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert 0 < cached < second["usage"]["prompt_tokens"]
+    label = 'model_name="tiny"'
+    assert f"reference_engine:prefix_cache_hits_total{{{label}}} {cached}.0\n" in text
+    assert f'reference_engine:request_success_total{{finished_reason="abort",{label}}} 1.0\n' in text
+    assert f'reference_engine:request_success_total{{finished_reason="length",{label}}} 2.0\n' in text
+    assert f"reference_engine:time_to_first_token_seconds_count{{{label}}} 3.0\n" in text
