@@ -6,6 +6,7 @@
     └── CannotMeasure              nothing could be measured                               exit 3
         ├── TargetUnreachable      refused, unresolved, never ready
         └── TargetRefused          reachable, but every request was refused
+    Interrupted                    Ctrl-C, or SIGTERM, and what became of the run          exit 130
 
 A failed request is not an error: it is a record with an outcome.
 """
@@ -35,3 +36,9 @@ class TargetUnreachable(CannotMeasure):
 
 class TargetRefused(CannotMeasure):
     """The endpoint answered, but not one request succeeded."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that a person ended. A KeyboardInterrupt still, so that it ends whatever the run was part of;
+    `str(error)` says what became of the run's folder.
+    """

@@ -17,7 +17,7 @@ PACKAGES = ("llmbench", "reference_engine")
 
 # A part (module or sub-package of llmbench) imports only from the rows above its own.
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"errors"}),
+    frozenset({"errors", "fold"}),
     frozenset({"scenario"}),
     frozenset({"records", "stats", "context", "environment"}),
     frozenset({"columns"}),
@@ -41,6 +41,7 @@ STANDS_ALONE = frozenset({"mock"})  # it must be able to contradict us, so it sh
 PURE = frozenset(
     {
         "errors",
+        "fold",
         "scenario",
         "stats",
         "columns",

@@ -7,7 +7,7 @@ for an interrupt and 141 for a reader of our output that left (`llmbench … | h
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from llmbench import __version__
-from llmbench.cli.console import prepare_streams
+from llmbench.cli.console import OutputLost, ReaderLeft, prepare_streams, say
 from llmbench.errors import CannotMeasure, LlmbenchError, UsageError
 
 EXIT_CRASH: Final = 1
@@ -24,6 +24,11 @@ EXIT_USAGE: Final = 2
 EXIT_CANNOT_MEASURE: Final = 3
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
+
+# What Typer raises for wrong usage; it brings a copy of Click, and exports only some of its classes.
+WRONG_USAGE: Final[type[Exception]] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
 
 CONTEXT_SETTINGS: Final[dict[str, Any]] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -62,11 +67,8 @@ class LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
-        except BrokenPipeError:
-            discard_stdout()
-            raise typer.Exit(EXIT_BROKEN_PIPE) from None
+        except KeyboardInterrupt as error:  # Typer would drop what it says
+            raise typer.Exit(tell(error)) from None
 
 
 def load_command(name: str) -> Any:
@@ -116,48 +118,68 @@ def llmbench(
 def exit_code_of(error: BaseException) -> int:
     """The exit code of an error that ended the program (the tree of `errors.py`)."""
     match error:
-        case UsageError():
+        case ReaderLeft():
+            return EXIT_BROKEN_PIPE
+        case UsageError() | WRONG_USAGE():
             return EXIT_USAGE
         case CannotMeasure() | LlmbenchError():
             return EXIT_CANNOT_MEASURE
-        case KeyboardInterrupt():
+        case KeyboardInterrupt() | typer.Abort():
             return EXIT_INTERRUPTED
-        case BrokenPipeError():
-            return EXIT_BROKEN_PIPE
         case _:
             return EXIT_CRASH
-
-
-def discard_stdout() -> None:
-    """Let the interpreter's last flush go nowhere: the reader of our output has left."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
 
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line and return its exit code; never raises."""
     prepare_streams()
+    code = called(args)
     try:
-        app(args, prog_name="llmbench")
         sys.stdout.flush()
+    except OutputLost as error:
+        return code or tell(error)
+    return code
+
+
+def called(args: list[str] | None) -> int:
+    """The exit code of the command; whatever it raised has been told on stderr."""
+    try:
+        code = app(args, prog_name="llmbench", standalone_mode=False)
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else EXIT_CRASH if leaving.code else 0
-    except LlmbenchError as error:
-        print(error, file=sys.stderr)
-        return exit_code_of(error)
-    except BrokenPipeError as error:
-        discard_stdout()
-        return exit_code_of(error)
-    except KeyboardInterrupt as error:
-        return exit_code_of(error)
-    except Exception as error:  # noqa: BLE001 - the last line of defence turns a crash into a report
-        report_crash(error)
-        return exit_code_of(error)
-    return 0
+        code = leaving.code if isinstance(leaving.code, int) else EXIT_CRASH if leaving.code else 0
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence
+        return tell(error)
+    return code if isinstance(code, int) else 0
 
 
-def report_crash(error: Exception) -> None:
+def tell(error: BaseException) -> int:
+    """Says on stderr what ended the program; the exit code."""
+    match error:
+        case ReaderLeft() | typer.Abort():
+            pass
+        case LlmbenchError():
+            say(str(error))
+        case KeyboardInterrupt():
+            if str(error):
+                say(str(error))
+        case WRONG_USAGE():
+            tell_usage(error)
+        case _:
+            report_crash(error)
+    return exit_code_of(error)
+
+
+def tell_usage(error: Any) -> None:
+    """Typer's own message, whose usage or help it has laid out already."""
+    text = io.StringIO()
+    error.show(file=text)
+    layout, marker, problem = text.getvalue().rstrip("\n").rpartition("Error: ")
+    sys.stderr.write(layout if marker else f"{problem}\n")
+    if marker:
+        say(f"{marker}{problem}")
+
+
+def report_crash(error: BaseException) -> None:
     """The traceback, and what to do with it. Frames only: a local variable could hold an API key."""
     import traceback
 

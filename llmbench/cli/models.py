@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Annotated, Any
+import textwrap
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Annotated, Any, Final
 
 import typer
 
 from llmbench.errors import CannotMeasure
+from llmbench.fold import WIDTH
+
+GAP: Final = "  "
 
 
 def command(
@@ -35,11 +41,19 @@ def list_models() -> list[dict[str, Any]]:
 
 
 def table(models: list[dict[str, Any]]) -> str:
+    """A row each; a licence that is long goes on below, so that 80 columns suffice."""
     rows = [("model", "parameters", "licence", "on this machine")]
     rows += [(m["name"], m["parameters"] or "-", m["licence"] or "-", whereabouts(m)) for m in models]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    widths[2] = min(widths[2], max(12, WIDTH - widths[0] - widths[1] - widths[3] - 3 * len(GAP)))
+    return "\n".join(line for row in rows for line in laid_out(row, widths))
+
+
+def laid_out(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
+    """The lines of a row, each cell wrapped to its column."""
+    cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+    for parts in zip_longest(*cells, fillvalue=""):
+        yield GAP.join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
 
 
 def whereabouts(model: dict[str, Any]) -> str:

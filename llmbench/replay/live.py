@@ -12,6 +12,8 @@ import os
 from dataclasses import dataclass
 from typing import Final, Protocol, TextIO
 
+from llmbench.fold import fold
+
 PLAIN_EVERY_S: Final = 10.0
 BAR_WIDTH: Final = 24
 PHASES: Final = {"warmup": "warm-up", "measure": "measuring", "drain": "draining"}
@@ -54,18 +56,29 @@ class RunObserver(Protocol):
 
 
 class PlainLines:
-    """For pipes, CI logs and dumb terminals: whole lines, never a carriage return."""
+    """For pipes, CI logs and dumb terminals: whole lines, never a carriage return.
 
-    def __init__(self, stream: TextIO, every_s: float = PLAIN_EVERY_S) -> None:
+    `header_follows` says that the summary, which begins with the plan too, will stand in the same place.
+    """
+
+    def __init__(
+        self, stream: TextIO, every_s: float = PLAIN_EVERY_S, *, header_follows: bool = False
+    ) -> None:
         self._stream = stream
+        self._header_follows = header_follows
         self._every_s = every_s
         self._next_s = every_s
 
     def waiting(self, what: str) -> None:
-        self._print(f"  {what}")
+        self._print(fold(f"  {what}"))
 
     def started(self, plan_text: str, planned: int | None, ends_at_s: float | None) -> None:
-        self._print(plan_text.rstrip("\n"))
+        if not self._header_follows:
+            self._print(fold(plan_text.rstrip("\n")))
+            return
+        parts = [f"{planned:,} requests"] if planned is not None else []
+        parts += [f"{ends_at_s:.0f} s"] if ends_at_s is not None else []
+        self._print(f"  started: {' in '.join(parts) or 'until it is stopped'}")
 
     def progress(self, snapshot: LiveSnapshot) -> None:
         if snapshot.elapsed_s < self._next_s:
@@ -117,10 +130,11 @@ def _show(stream: TextIO, text: str) -> None:
         stream.flush()
 
 
-def observer_for(stream: TextIO, *, is_live: bool) -> RunObserver:
+def observer_for(stream: TextIO, *, is_live: bool, header_follows: bool = False) -> RunObserver:
     """The block where it can be rewritten and is wanted, plain lines elsewhere."""
-    can_rewrite = stream.isatty() and os.environ.get("TERM", "") != "dumb"
-    return RewrittenBlock(stream) if can_rewrite and is_live else PlainLines(stream)
+    if is_live and stream.isatty() and os.environ.get("TERM", "") != "dumb":
+        return RewrittenBlock(stream)
+    return PlainLines(stream, header_follows=header_follows)
 
 
 def terminal_width(stream: TextIO) -> int:

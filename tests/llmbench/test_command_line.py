@@ -159,3 +159,76 @@ def test_every_plain_form_is_ascii(character):
     assert isinstance(plain, str)
     assert plain.isascii()
     assert resume == 2
+
+
+# ---- output that cannot be written
+
+
+def run_shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = f'llmbench() {{ {" ".join(LLMBENCH)} "$@"; }}\n{line}'
+    return subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, **environment},
+        check=False,
+        timeout=60,
+    )
+
+
+WRITERS = [
+    "schema",
+    "scenarios",
+    "models",
+    "models --json",
+    "--help",
+    "run --help",
+    "--version",
+    "check quickstart",
+]
+
+
+@pytest.mark.parametrize("arguments", WRITERS)
+def test_a_full_disk_is_a_message_and_no_crash(arguments):
+    result = run_shell(f"llmbench {arguments} > /dev/full")
+    assert result.stderr == "stdout cannot be written (No space left on device)\n"
+    assert result.returncode == 2
+
+
+@pytest.mark.parametrize("arguments", WRITERS)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_ends_a_command_quietly(arguments, unbuffered):
+    """The reader has left before anything is written, and the writer is told."""
+    line = f"llmbench {arguments} > >(exec true); wait $!"
+    line = f"{{ sleep 0.01; llmbench {arguments}; echo $? >&2; }} | true"
+    result = run_shell(line, PYTHONUNBUFFERED=unbuffered)
+    assert result.stderr == "141\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "2> /dev/full", "> /dev/null 2> /dev/full"])
+def test_streams_that_are_closed_or_full_are_no_crash(closed):
+    assert run_shell(f"llmbench scenarios {closed}").returncode == 0
+    assert run_shell(f"llmbench run no-such-scenario {closed}").returncode == 2
+
+
+# ---- eighty columns
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("qqqq",),
+        ("run", "no-such-scenario"),
+        ("run", "quickstart", "--out", "/proc/no/such/folder"),
+        ("run", "quickstart", "--set", "target.engine.model=foo"),
+        ("report", "pyproject.toml"),
+        ("mock", "--fault", "status,cod=3", "--usage", "maybe", "--port", "99999"),
+        ("models",),
+    ],
+    ids=lambda arguments: " ".join(arguments[:3]),
+)
+def test_no_message_is_wider_than_eighty_columns(arguments):
+    result = llmbench(*arguments)
+    text = result.stdout + result.stderr
+    assert text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
