@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llmbench.errors import CannotMeasure
+from llmbench.errors import CannotMeasure, Interrupted
 from llmbench.load.plan import Plan
 from llmbench.preflight import prepare
 from llmbench.replay.engine_process import EngineProcess, running_engine
 from llmbench.replay.identity import RunIdentity
+from llmbench.replay.interrupts import Interrupts
 from llmbench.replay.live import RunObserver
 from llmbench.replay.reach import Reached, reach
 from llmbench.replay.session import Session, SessionFacts
@@ -34,6 +36,8 @@ from llmbench.workload.data import WorkloadData
 from llmbench.workload.prompts import make_workload, prompt_set_hash
 
 T = TypeVar("T")
+
+NOTHING_SENT = "interrupted before the first request: nothing was sent, and no folder is kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,32 @@ class _Prepared:
     save_text: bool
     observer: RunObserver | None
     command_line: Sequence[str]
+    interrupts: Interrupts
+    begun: _Begun
+
+
+@dataclass(slots=True, kw_only=True)
+class _Begun:
+    """What there is of a run so far, for when it is interrupted. A run that sent nothing leaves nothing."""
+
+    observer: RunObserver | None
+    folder: RunFolder | None = None
+    facts: SessionFacts = field(default_factory=SessionFacts)
+
+    def ended(self, how: str) -> str:
+        """Removes an unused folder; what became of the run, in one line."""
+        if self.folder is not None and self.facts.num_sent:
+            return f"{how}; what had ended: llmbench report {self.folder.path}"
+        if self.folder is not None:
+            self.folder.remove()
+        return NOTHING_SENT
+
+    def leave(self) -> None:
+        """The second Ctrl-C: the process ends after it."""
+        if self.observer is not None:
+            self.observer.finished()
+        sys.stderr.write(self.ended("left at once") + "\n")
+        sys.stderr.flush()
 
 
 def run_scenario(
@@ -70,25 +100,40 @@ def run_scenario(
     """Runs a scenario and writes its folder under `out`.
 
     Raises UsageError (exit code 2) before anything is sent, CannotMeasure (3) when the target cannot be
-    reached. A run in which every request failed is still a run, with a folder and exit code 3.
+    reached. A run in which every request failed is still a run, with a folder and exit code 3. So is one that
+    was interrupted (130); where nothing had been sent, or no results were written, it raises Interrupted.
     """
-    ready = prepare(scenario, scenario_dir)
-    started = datetime.now(UTC)
-    prepared = _Prepared(
-        data=ready.data,
-        plan=ready.plan,
-        folder=create(Path(out), scenario.name, started),
-        started=started,
-        save_text=save_text,
-        observer=observer,
-        command_line=command_line,
-    )
+    begun = _Begun(observer=observer)
+    with Interrupts(begun.leave) as interrupts:
+        try:
+            ready = prepare(scenario, scenario_dir)
+            started = datetime.now(UTC)
+            begun.folder = create(Path(out), scenario.name, started)
+            prepared = _Prepared(
+                data=ready.data,
+                plan=ready.plan,
+                folder=begun.folder,
+                started=started,
+                save_text=save_text,
+                observer=observer,
+                command_line=command_line,
+                interrupts=interrupts,
+                begun=begun,
+            )
+            return _run(scenario, prepared)
+        except KeyboardInterrupt:
+            raise Interrupted(begun.ended("interrupted")) from None
+
+
+def _run(scenario: Scenario, prepared: _Prepared) -> RunResult:
     try:
         with _target(scenario, prepared) as (reachable, engine):
             run, facts = _on_event_loop(lambda: _measure(reachable, prepared, engine))
             died = engine.obituary() if engine is not None and facts.engine_died else None
     finally:
         prepared.folder.remove_if_unused()
+    if facts.interrupted and not facts.num_sent:
+        raise KeyboardInterrupt
     return _conclude(run, facts, prepared, died)
 
 
@@ -99,12 +144,16 @@ def _target(scenario: Scenario, prepared: _Prepared) -> Iterator[tuple[Scenario,
     if target.engine is None:
         yield scenario, None
         return
-    with running_engine(
+    starting = running_engine(
         target.engine,
         log=prepared.folder.path / "engine.log",
         ready_timeout_s=target.ready_timeout_s,
         waiting=_teller(prepared.observer),
-    ) as engine:
+        check=prepared.interrupts.check,
+    )
+    with ExitStack() as stack:
+        with prepared.interrupts.polled():
+            engine = stack.enter_context(starting)
         yield scenario.with_target_url(engine.url), engine
 
 
@@ -114,20 +163,24 @@ async def _measure(
     """Everything that needs the event loop: reaching the target, and the run itself."""
 
     def alive() -> None:
+        prepared.interrupts.check()
         if engine is not None and engine.returncode is not None:
             raise CannotMeasure(engine.obituary())
 
     reached = await reach(scenario, alive=alive, tell=_teller(prepared.observer))
+    prepared.interrupts.check()
     run = _identity(scenario, prepared, reached, engine)
     prepared.folder.write_run(run_document(run, measurement(run)))
     session = Session(
         run,
         make_workload(scenario, prepared.data, fit=reached.fit, salt=run.salt),
         prepared.folder.path,
+        interrupts=prepared.interrupts,
         save_text=prepared.save_text,
         observer=prepared.observer,
         engine=engine,
     )
+    prepared.begun.facts = session.facts
     if prepared.observer is not None:
         end_ns = prepared.plan.last_planned_ns
         prepared.observer.started(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmbench.cli.console import print_json, print_summary
+from llmbench.cli.console import output_of_kept_results, print_json, print_summary, same_place, say
+from llmbench.errors import Interrupted
+from llmbench.replay.interrupts import EXIT_INTERRUPTED, leaving_once_interrupted
 from llmbench.replay.live import RunObserver, observer_for
+
+if TYPE_CHECKING:
+    from llmbench.bench import RunResult
 
 
 def command(
@@ -50,22 +56,45 @@ def command(
     3 nothing could be measured; 97 the measurement cannot be trusted; 98 too few samples to decide; 99 a
     limit was broken; 130 interrupted.
     """
-    from llmbench.bench import run_scenario
-    from llmbench.scenario.load import read_scenario
+    observer: RunObserver | None = None
+    if not quiet:
+        header_follows = not as_json and same_place(sys.stdout, sys.stderr)
+        observer = observer_for(sys.stderr, is_live=not no_live, header_follows=header_follows)
+    result = replay(scenario, sets or (), url, out=out, save_text=save_text, observer=observer)
+    with output_of_kept_results(result.folder / "summary.md"):
+        if as_json:
+            print_json(result.summary)
+        else:
+            print_summary(result.summary, report_path=result.folder / "summary.md")
+    if result.exit_code == EXIT_INTERRUPTED:
+        say(f"interrupted; what was measured: llmbench report {result.folder}")
+    raise typer.Exit(result.exit_code)
 
-    loaded = read_scenario(scenario, sets or (), url=url)
-    if loaded.warnings:
-        print(loaded.warnings, file=sys.stderr)
-    observer: RunObserver | None = None if quiet else observer_for(sys.stderr, is_live=not no_live)
+
+def replay(
+    scenario: str,
+    sets: Sequence[str],
+    url: str | None,
+    *,
+    out: Path,
+    save_text: bool,
+    observer: RunObserver | None,
+) -> RunResult:
+    """Reads the scenario and runs it; however early it is interrupted, it is said what became of it."""
     try:
-        result = run_scenario(
-            loaded.scenario, out=out, save_text=save_text, observer=observer, command_line=sys.argv
-        )
+        from llmbench.bench import run_scenario
+        from llmbench.scenario.load import read_scenario
+
+        loaded = read_scenario(scenario, sets, url=url)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted before the first request: nothing was sent") from None
+    if loaded.warnings:
+        say(loaded.warnings)
+    try:
+        with leaving_once_interrupted():
+            return run_scenario(
+                loaded.scenario, out=out, save_text=save_text, observer=observer, command_line=sys.argv
+            )
     finally:
         if observer is not None:
             observer.finished()
-    if as_json:
-        print_json(result.summary)
-    else:
-        print_summary(result.summary, report_path=result.folder / "summary.md")
-    raise typer.Exit(result.exit_code)

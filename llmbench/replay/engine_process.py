@@ -85,8 +85,9 @@ def running_engine(
     log: Path,
     ready_timeout_s: float,
     waiting: Callable[[str], None] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[EngineProcess]:
-    """Start an engine, yield it once it is ready, and stop it.
+    """Start an engine, yield it once it is ready, and stop it. `check`, called meanwhile, may raise.
 
     Call from the main thread: on Linux the engine is killed when the thread that started it ends.
     `ready_timeout_s` counts from the last sign of life in the log, so that a model's first download may take
@@ -99,7 +100,7 @@ def running_engine(
     try:
         if waiting:
             waiting(f"starting the reference engine ({options.get('model', 'tiny')})")
-        yield _await_ready(process, log, ready_timeout_s, waiting)
+        yield _await_ready(process, log, ready_timeout_s, waiting, check)
     finally:
         stop(process)
 
@@ -140,11 +141,16 @@ def _die_with_parent() -> Callable[[], None]:
 
 
 def _await_ready(
-    process: subprocess.Popen[bytes], log: Path, timeout_s: float, waiting: Callable[[str], None] | None
+    process: subprocess.Popen[bytes],
+    log: Path,
+    timeout_s: float,
+    waiting: Callable[[str], None] | None,
+    check: Callable[[], None],
 ) -> EngineProcess:
     size, quiet_since_s = 0, time.monotonic()
     told_s = quiet_since_s
     while True:
+        check()
         text = read_log(log)
         if ready := READY.search(text):
             return EngineProcess(url=ready["url"], model=ready["model"], log=log, process=process)

@@ -5,13 +5,6 @@ What happens is on disk in the journal; what is returned are only the facts that
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +17,7 @@ from llmbench.environment import allow_many_sockets, quiet_collector
 from llmbench.records import RequestRecord, to_journal
 from llmbench.replay.engine_process import EngineProcess
 from llmbench.replay.identity import RunIdentity
+from llmbench.replay.interrupts import Interrupts
 from llmbench.replay.journal import Journal
 from llmbench.replay.live import LiveSnapshot, RunObserver
 from llmbench.replay.runner import Prepared, Runner, RunnerOptions
@@ -42,6 +36,7 @@ class SessionFacts:
     """What a run was like, beyond its records. `samples` are timeline rows of the client itself."""
 
     interrupted: bool = False
+    num_sent: int = 0
     disk_error: OSError | None = None
     engine_died: bool = False
     instrument: dict[str, Any] = field(default_factory=dict)
@@ -57,11 +52,13 @@ class Session:
         source: RequestSource,
         folder: Path,
         *,
+        interrupts: Interrupts,
         save_text: bool = False,
         observer: RunObserver | None = None,
         engine: EngineProcess | None = None,
     ) -> None:
         reached = run.reached
+        self._interrupts = interrupts
         self._plan = run.plan
         self._folder = folder
         self._observer = observer
@@ -85,19 +82,24 @@ class Session:
             journal.add(to_journal(record))
             self._tally.add(record)
 
+        self._journals = (journal, timeline)
         self._runner = Runner(self._plan, self._prepare, self._transport, sink, self._options)
-        try:
-            with self._interrupts((journal, timeline)):
+        with self._interrupts.on_loop(self._drain, self._save):
+            try:
                 await self._watched(timeline)
-        finally:
-            self.facts.interrupted = self._runner.interrupted
-            await self._transport.close()
-            for one in (journal, timeline):
-                try:
-                    await one.close()
-                except OSError as error:
-                    self.facts.disk_error = error
+            finally:
+                await self._transport.close()
+                await self._close_journals()
+                self.facts.interrupted = self._runner.interrupted or self._interrupts.heard
+                self.facts.num_sent = self._runner.num_sent
         return self.facts
+
+    async def _close_journals(self) -> None:
+        for one in self._journals:
+            try:
+                await one.close()
+            except OSError as error:
+                self.facts.disk_error = error
 
     def _on_disk_error(self, error: OSError) -> None:
         """A run whose records cannot be kept is not worth going on with."""
@@ -159,42 +161,22 @@ class Session:
 
     # ---- leaving early
 
-    @contextmanager
-    def _interrupts(self, journals: tuple[Journal, ...]) -> Iterator[None]:
-        """The first Ctrl-C (or SIGTERM) sends nothing more and drains; the second leaves at once.
-
-        Signals reach the main thread only; in any other one they are left to whoever runs it.
-        """
-        if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal, journals)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
-    def _on_signal(self, journals: tuple[Journal, ...]) -> None:
+    def _drain(self) -> None:
+        """The first Ctrl-C (or SIGTERM) sends nothing more and waits for what is in flight."""
         runner, observer = self._runner, self._observer
-        if not runner.interrupted:
-            runner.stop(interrupted=True)
-            if observer is not None:
-                observer.waiting(
-                    f"interrupted: waiting for {runner.in_flight} in flight; Ctrl-C again leaves at once"
-                )
-            return
-        for journal in journals:
+        runner.stop(interrupted=True)
+        if observer is not None and runner.in_flight:
+            observer.waiting(
+                f"interrupted: waiting for {runner.in_flight} in flight; Ctrl-C again leaves at once"
+            )
+
+    def _save(self) -> None:
+        """The second one leaves at once, with everything that has ended in the journal."""
+        self.facts.num_sent = self._runner.num_sent
+        for journal in self._journals:
             journal.flush()
         if self._engine is not None:
             self._engine.process.kill()
-        if observer is not None:
-            observer.finished()
-        sys.stderr.write(f"left at once; what had ended: llmbench report {self._folder}\n")
-        sys.stderr.flush()
-        os._exit(130)
 
 
 def prepare(

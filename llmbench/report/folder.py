@@ -94,6 +94,10 @@ class RunFolder:
             self.journal.rmdir()
             self.path.rmdir()
 
+    def remove(self) -> None:
+        """The whole folder, of a run that sent nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def remove_journal(self) -> None:
         """Only after requests.parquet is complete: until then the journal is all there is."""
         shutil.rmtree(self.journal, ignore_errors=True)
@@ -123,6 +127,10 @@ def create(base: Path, name: str, start: datetime) -> RunFolder:
 def open_folder(path: Path) -> RunFolder:
     """An existing run folder, or the folder of a file in one. Raises UsageError where there is none."""
     if path.is_file():
+        if not RunFolder(path.parent).run_json.is_file():
+            raise UsageError(
+                f"{path}: a file, and not one of a run folder; name a folder that llmbench run wrote"
+            )
         path = path.parent
     if not path.is_dir():
         raise UsageError(f"{path}: no such run folder")

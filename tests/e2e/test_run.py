@@ -276,6 +276,45 @@ def test_a_terminal_gets_plain_lines_where_it_must(bench_on, arguments, environm
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": "xterm-256color", "CI": "true"}])
+def test_where_both_streams_are_one_the_header_stands_there_once(bench_on, environment):
+    bench = bench_on(*QUICK)
+    text, _ = in_terminal(bench, "run", "scenario.yaml", "--no-live", **environment)
+    assert text.count("constant 40/s") == 1
+    assert "started: 20 requests" in text
+    log = bench.folder / "log"
+    with log.open("wb") as file:
+        subprocess.run(
+            [*LLMBENCH, "run", "scenario.yaml"], cwd=bench.folder, env=bench.environment(**environment),
+            stdout=file, stderr=file, check=False,
+        )  # fmt: skip
+    assert log.read_text(encoding="utf-8").count("constant 40/s") == 1
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+@pytest.mark.parametrize("stdout", ["a full disk", "a closed pipe"])
+def test_a_run_whose_output_is_lost_keeps_its_folder_and_its_code(bench_on, stdout, extra):
+    bench = bench_on(*FORGIVING)
+    with_limit = (*LLMBENCH, "run", "scenario.yaml", "--set", "slo.ttft.p50=10ms", "-q", *extra)
+    read, write = os.pipe()
+    os.close(read)
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.run(
+            with_limit, cwd=bench.folder, env=bench.environment(), check=False, encoding="utf-8",
+            stdout=full if stdout == "a full disk" else write, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    os.close(write)
+    assert process.returncode == 99  # as if it had been written
+    assert bench.summary()["gate"]["status"] == "FAIL"
+    if stdout == "a closed pipe":
+        assert process.stderr == ""
+    else:
+        said = " ".join(process.stderr.split())
+        assert said.startswith(
+            "stdout cannot be written (No space left on device); the summary is in reports/"
+        )
+
+
 def test_a_locale_without_unicode_changes_the_signs_and_nothing_else(bench_on):
     bench = bench_on(*QUICK, "--text", "unicode")
     c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
