@@ -27,6 +27,7 @@ from llmbench.report.markdown import render_markdown
 from llmbench.report.summary import summarise
 from llmbench.report.timeline import SOURCE, request_rows
 
+NEEDED_KEYS = ("name", "open_loop")
 NO_RECORD = "no record: the run was killed before this request ended"
 
 
@@ -95,20 +96,45 @@ def rebuild(path: Path) -> Rebuilt:
 
 
 def _context_of(folder: RunFolder, run: Mapping[str, Any]) -> RunContext:
+    """The context in run.json; its `measurement` must be there whole. Raises UsageError with file and key."""
+    stored = run.get("measurement")
+    if stored is None:
+        raise _foreign(folder, "it has no key measurement")
+    if not isinstance(stored, dict):
+        raise _foreign(folder, "measurement must be an object")
+    for key in NEEDED_KEYS:
+        if key not in stored:
+            raise _foreign(folder, f"it has no key measurement.{key}")
     try:
-        return RunContext.from_json(run["measurement"])
+        return RunContext.from_json(stored)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise UsageError(
-            f"{folder.run_json}: not written by this version of llmbench (measurement: {error!r}); "
-            "report it with the version that made it"
-        ) from error
+        key = _unreadable_key(stored)
+        raise _foreign(folder, f"measurement.{key} cannot be read") from error
+
+
+def _foreign(folder: RunFolder, what: str) -> UsageError:
+    return UsageError(
+        f"{folder.run_json}: not written by this version of llmbench: {what}.\n"
+        "Report it with the version that made it."
+    )
+
+
+def _unreadable_key(stored: Mapping[str, Any]) -> str:
+    """The key of the measurement that `RunContext.from_json` cannot read by itself."""
+    needed = {key: stored[key] for key in NEEDED_KEYS}
+    for key, value in stored.items():
+        try:
+            RunContext.from_json({**needed, key: value})
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+            return key
+    return "…"
 
 
 def read_journals(folder: RunFolder, context: RunContext) -> tuple[RequestColumns, list[str]]:
     """The journals' records as columns, a row for every planned request, and the damaged lines' places."""
     journals = folder.request_journals()
     if not journals:
-        raise UsageError(f"{folder.path}: neither requests.parquet nor a journal; there is nothing to report")
+        raise UsageError(_no_records(folder))
     damaged: list[str] = []
     builder = ColumnsBuilder(save_text=True)
     seen: set[int] = set()
@@ -118,9 +144,22 @@ def read_journals(folder: RunFolder, context: RunContext) -> tuple[RequestColumn
             _distrust_counts(record)
             builder.add(record)
     planned = max(context.planned or 0, max(seen, default=-1) + 1)
+    if not planned:
+        raise UsageError(_no_records(folder))
     for index in np.setdiff1d(np.arange(planned), builder.indices()).tolist():
         builder.add(_without_record(index, context))
     return builder.finish(), damaged
+
+
+def _no_records(folder: RunFolder) -> str:
+    if folder.journal.is_dir():
+        return (
+            f"{folder.path}: the run ended before its first request did: run.json and an empty journal.\n"
+            "There is nothing to report; the folder can be removed."
+        )
+    return (
+        f"{folder.path}: neither requests.parquet nor a journal beside run.json; there is nothing to report"
+    )
 
 
 def _distrust_counts(record: RequestRecord) -> None:

@@ -16,7 +16,7 @@ from llmbench.records import to_journal
 from llmbench.report.folder import RunFolder, create, open_folder, replace_file, write_json
 from llmbench.report.rebuild import NO_RECORD, rebuild, write_results
 from llmbench.report.timeline import request_rows
-from tests.llmbench.sample_runs import MS, S, limit, ok_record, steady_run
+from tests.llmbench.sample_runs import MS, S, failed_record, limit, ok_record, steady_run
 
 START = datetime(2026, 11, 30, 20, 45, 12, tzinfo=UTC)
 
@@ -210,9 +210,18 @@ def test_a_run_killed_before_anything_ended_still_gives_a_report(tmp_path: Path)
         ({}, "no run folder of llmbench"),
         ({"run.json": b"{"}, "not JSON"),
         ({"run.json": b"[]"}, "an object was expected"),
-        ({"run.json": b"{}"}, "not written by this version"),
-        ({"run.json": b'{"measurement": {"name": "x"}}'}, "not written by this version"),
-        ({"run.json": b'{"measurement": 7}'}, "not written by this version"),
+        ({"run.json": b"{}"}, r"run\.json: not written by this version.*no key measurement\."),
+        ({"run.json": b'{"measurement": {"name": "x"}}'}, r"no key measurement\.open_loop"),
+        ({"run.json": b'{"measurement": {}}'}, r"no key measurement\.name"),
+        ({"run.json": b'{"measurement": 7}'}, "measurement must be an object"),
+        (
+            {"run.json": b'{"measurement": {"name": "x", "open_loop": true, "slo": [{"metric": "ttft"}]}}'},
+            r"measurement\.slo cannot be read",
+        ),
+        (
+            {"run.json": b'{"measurement": {"name": "x", "open_loop": true, "window_ns": "soon"}}'},
+            r"measurement\.window_ns cannot be read",
+        ),
         ({"run.json": b'{"measurement": {"name": "x", "open_loop": true}}'}, "there is nothing to report"),
         (
             {"run.json": b'{"measurement": {"name": "x", "open_loop": true}}', "requests.parquet": b"PAR1"},
@@ -223,8 +232,24 @@ def test_a_run_killed_before_anything_ended_still_gives_a_report(tmp_path: Path)
 def test_a_foreign_folder_is_a_usage_error_that_says_what_is_wrong(tmp_path: Path, files, message):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=f"(?s){message}"):
         rebuild(tmp_path)
+
+
+@pytest.mark.parametrize("with_file", [False, True], ids=["no journal file", "an empty one"])
+def test_a_folder_of_a_run_that_ended_before_its_first_request_is_said_to_be_empty(tmp_path, with_file):
+    folder = new_folder(tmp_path, replace(steady_run()[1], planned=None, open_loop=False))
+    if with_file:
+        journal_of(folder, [])
+    with pytest.raises(UsageError, match=r"(?s)ended before its first request did.*nothing to report"):
+        rebuild(folder.path)
+
+
+def test_a_file_that_is_in_no_run_folder_is_named(tmp_path: Path):
+    """A scenario was once taken for its folder, and `.` was said to be no run folder."""
+    (tmp_path / "base.yaml").write_text("name: x\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"base\.yaml: a file, and not one of a run folder"):
+        open_folder(tmp_path / "base.yaml")
 
 
 def test_no_folder_at_all_is_a_usage_error(tmp_path: Path):
@@ -262,7 +287,16 @@ def test_llmbench_report_json_prints_the_summary_alone(tmp_path: Path, capfd):
 
 def test_llmbench_report_of_no_run_folder_is_wrong_usage(tmp_path: Path, capfd):
     assert main(["report", str(tmp_path)]) == 2
-    assert "no run folder of llmbench" in capfd.readouterr().err
+    assert "no run folder of llmbench" in " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize("outcome", ["all failed", "none sent"])
+def test_llmbench_report_exits_0_when_it_could_report_and_says_the_verdict(tmp_path: Path, capfd, outcome):
+    context = replace(steady_run()[1], planned=5)
+    folder = new_folder(tmp_path, context)
+    journal_of(folder, [] if outcome == "none sent" else [failed_record(index) for index in range(5)])
+    assert main(["report", str(folder.path)]) == 0
+    assert "INVALID" in capfd.readouterr().out
 
 
 # ---- second by second
