@@ -4,11 +4,12 @@ Built once a step from the plan, then called once a layer (it is the `Attend` of
 with the same signature: `PlainAttention` is the specification, sequence by sequence and by the textbook;
 `FastAttention` computes the same without a loop over decoding sequences.
 
-Rows of a step are ordered: first the S chunks of one token (decode), then prompts. The decoding rows of a
-CPU are computed block by block *in place*: one fused call over a range of the pool gives every block's
-own softmax and the logarithm of its denominator, and the blocks of a sequence are put together with
-those, exactly (split KV as in Flash-Decoding, Dao et al. 2023; the algebra is that of the online softmax,
-Milakov and Gimelshein 2018). Keys and values are read once and never gathered into a batch.
+Rows of a step are ordered: first the S chunks of one token (decode), by length, then prompts. The
+decoding rows of a CPU are computed block by block *in place*: one fused call over a range of the pool
+gives every block's own softmax and the logarithm of its denominator, and the blocks of a sequence are
+put together with those, exactly (split KV as in Flash-Decoding, Dao et al. 2023; the algebra is that of
+the online softmax, Milakov and Gimelshein 2018). Keys and values are read once and never gathered into a
+batch.
 
 Letters: T rows of the step, S one-token rows, P (block, row) pairs, B block size, H query heads,
 K key/value heads, G = H/K, D head size.
@@ -16,8 +17,9 @@ K key/value heads, G = H/K, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,6 +36,8 @@ Ints = NDArray[np.int64]
 MAX_GAP = 8
 # More ranges than this are a scattered pool: copying its blocks together is cheaper than so many calls.
 MAX_RANGES = 8
+# A row so many times as long as the one in the middle is computed alone.
+LONG = 4
 
 
 class Rows:
@@ -55,6 +59,11 @@ class Rows:
 def is_single(chunk: ScheduledChunk) -> bool:
     """One token that attends to a cache: decode, or the rest of a prompt that was found in it."""
     return len(chunk.token_ids) == 1 and bool(chunk.block_table)
+
+
+def order(chunk: ScheduledChunk) -> tuple[bool, int]:
+    """The order in which chunks make up a step's rows."""
+    return not is_single(chunk), chunk.end
 
 
 def slots_of(chunk: ScheduledChunk, block_size: int) -> Ints:
@@ -107,46 +116,70 @@ class FastAttention:
     def __init__(self, cache: KVCache | None, chunks: Sequence[ScheduledChunk], device: str) -> None:
         self.cache = cache
         self.rows = Rows(cache, chunks, device)
-        self.prompts = [Prompt(chunk, device) for chunk in self.rows.prompts]
-        self.decode: Callable[[int, Tensor], Tensor] | None = None
+        self.parts: list[Part] = []  # in order of their rows
         if self.rows.singles:
             assert cache is not None
+            together, apart = split_by_length(self.rows.singles, cache.block_size)
             kind = DecodeInPlace if device == "cpu" else DecodeGathered
-            self.decode = (DecodeOne if len(self.rows.singles) == 1 else kind)(
-                cache, self.rows.singles, device
-            )
+            if together:
+                self.parts.append(kind(cache, together, device))
+            self.parts += [DecodeOne(cache, chunk) for chunk in apart]
+        self.parts += [Prompt(cache, chunk, device) for chunk in self.rows.prompts]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q [T, H, D]`, `k, v [T, K, D]` -> `[T, H, D]`."""
         if self.cache is not None:
             assert self.rows.slots is not None
             self.cache.write(layer, self.rows.slots, k, v)
-        begin = len(self.rows.singles)
-        parts = [] if self.decode is None else [self.decode(layer, q[:begin])]
-        for prompt in self.prompts:
-            end = begin + prompt.num_rows
-            parts.append(prompt(self.cache, layer, q[begin:end], k[begin:end], v[begin:end]))
-            begin = end
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len(self.parts) == 1:
+            return self.parts[0](layer, q, k, v)
+        sizes = [part.num_rows for part in self.parts]
+        rows = zip(self.parts, *(torch.split(t, sizes) for t in (q, k, v)), strict=True)
+        return torch.cat([part(layer, *qkv) for part, *qkv in rows])
+
+
+class Part(Protocol):
+    """Some rows of a step."""
+
+    num_rows: int
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """`q [rows, H, D]`, `k, v [rows, K, D]` (of these rows, in the cache already) -> `[rows, H, D]`."""
+
+
+def split_by_length(
+    singles: Sequence[ScheduledChunk], block_size: int
+) -> tuple[Sequence[ScheduledChunk], Sequence[ScheduledChunk]]:
+    """Those to be computed together, and those so long (or so few) that they are better alone.
+
+    Together everyone costs a little for every block of the longest, so that it should not stand out.
+    `singles` are ordered by length.
+    """
+    if len(singles) == 1:
+        return [], singles
+    typical = singles[len(singles) // 2].end
+    limit = LONG * max(typical, block_size)
+    cut = next((at for at, chunk in enumerate(singles) if chunk.end > limit), len(singles))
+    return singles[:cut], singles[cut:]
 
 
 class Prompt:
     """Several tokens of one sequence: to each other, and to what of it is in the cache."""
 
-    def __init__(self, chunk: ScheduledChunk, device: str) -> None:
-        self.chunk = chunk
+    def __init__(self, cache: KVCache | None, chunk: ScheduledChunk, device: str) -> None:
+        self.cache, self.chunk = cache, chunk
         self.num_rows = len(chunk.token_ids)
         self.mask: Tensor | None = None  # [rows, C]
         if chunk.start > 0:
             at = torch.arange(chunk.start, chunk.end, device=device)
             self.mask = torch.arange(chunk.end, device=device) <= at[:, None]
 
-    def __call__(self, cache: KVCache | None, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """`q [rows, H, D]`, `k, v [rows, K, D]` (of these rows alone) -> `[rows, H, D]`."""
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Part`."""
         keys, values = k.transpose(0, 1), v.transpose(0, 1)
         if self.chunk.start > 0:
-            assert cache is not None
-            keys, values = context(cache.k[layer], self.chunk), context(cache.v[layer], self.chunk)
+            assert self.cache is not None
+            keys, values = (context(t[layer], self.chunk) for t in (self.cache.k, self.cache.v))
         mixed = functional.scaled_dot_product_attention(
             q.transpose(0, 1)[None],
             keys[None],
@@ -261,8 +294,8 @@ def _copied(pairs: Pairs) -> Range:
 
 
 class DecodeInPlace:
-    """All one-token rows at once, on the blocks where they lie. For the CPU: its kernel tells the
-    log-sum-exp and takes any strides.
+    """One-token rows at once, on the blocks where they lie. For the CPU: its kernel tells the log-sum-exp
+    and takes any strides.
     """
 
     def __init__(self, cache: KVCache, singles: Sequence[ScheduledChunk], _device: str) -> None:
@@ -270,54 +303,52 @@ class DecodeInPlace:
         self.num_rows = len(singles)
         pairs = Pairs.of(singles, cache.block_size)
         self.ranges = make_ranges(pairs)
-        self.num_columns = int(pairs.column.max()) + 1
-        # Where each computed block belongs: row [n], and cell [n] of a table [S, num_columns]. What nobody
-        # asked for goes to one row and one cell more, and is cut off.
-        total = sum(part.num_blocks for part in self.ranges)
-        row = np.full(total, self.num_rows)
-        cell = np.full(total, self.num_rows * self.num_columns)
+        num_columns = int(pairs.column.max()) + 1
+        self.is_split = num_columns > 1
+        # Which of the computed blocks is in which cell of the table [S, columns]; empty cells weigh nothing.
+        source = np.full((self.num_rows, num_columns), -1)
         begin = 0
         for part in self.ranges:
-            at = begin + part.at
-            row[at] = part.pairs.row
-            cell[at] = part.pairs.row * self.num_columns + part.pairs.column
+            source[part.pairs.row, part.pairs.column] = begin + part.at
             begin += part.num_blocks
-        self.row, self.cell = torch.from_numpy(row), torch.from_numpy(cell)
-        self.source = torch.from_numpy(np.argsort(row, kind="stable")[: self.num_rows])
-        self._shares: Tensor | None = None  # log-sum-exp by cell; the same cells are written by every layer
+        self.source = torch.from_numpy(np.maximum(source, 0).reshape(-1))
+        self.bias: Tensor | None = None  # [S, columns, 1, 1]
+        if (source < 0).any():
+            bias = np.where(source < 0, np.float32(-np.inf), np.float32(0))
+            self.bias = torch.from_numpy(bias)[:, :, None, None]
 
-    def __call__(self, layer: int, q: Tensor) -> Tensor:
-        """`q [S, H, D]` -> `[S, H, D]`."""
-        k, v = self.cache.k[layer], self.cache.v[layer]
-        grouped = q.view(len(q), k.shape[0], -1, q.shape[2])  # [S, K, G, D]
-        parts = [part(k, v, grouped) for part in self.ranges]
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Part`."""
+        keys, values = self.cache.k[layer], self.cache.v[layer]
+        grouped = q.view(len(q), k.shape[1], -1, q.shape[2])  # [S, K, G, D]
+        parts = [part(keys, values, grouped) for part in self.ranges]
         out, lse = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
-        if self.num_columns == 1:  # one block a row: nothing to put together
-            return out.index_select(0, self.source).flatten(1, 2)
-        return self._merge(out, lse).flatten(1, 2)
+        out = out.index_select(0, self.source)  # [S * columns, K, G, D]
+        return (self._merge(out, lse.index_select(0, self.source)) if self.is_split else out).flatten(1, 2)
 
     def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
-        """Weigh each block by its share of the row's denominator: `[n, K, G, D]` -> `[S, K, G, D]`."""
-        num_cells = self.num_rows * self.num_columns
-        if self._shares is None:
-            self._shares = lse.new_full((num_cells + 1, *lse.shape[1:]), float("-inf"))
-        self._shares.index_copy_(0, self.cell, lse)
-        table = self._shares[:num_cells].view(self.num_rows, self.num_columns, *lse.shape[1:])
-        shares = torch.cat((table.softmax(1).flatten(0, 1), lse.new_zeros((1, *lse.shape[1:]))))
-        weighed = out * shares.index_select(0, self.cell)[..., None].to(out.dtype)
-        merged = out.new_zeros((self.num_rows + 1, *out.shape[1:])).index_add_(0, self.row, weighed)
-        return merged[: self.num_rows]
+        """Weigh each block by its share of the row's denominator: `[S * columns, K, G, D]` -> `[S, K, G, D]`.
+
+        Spelled out: torch's softmax and scatter start all threads however little there is to do.
+        """
+        lse = lse.view(self.num_rows, -1, *lse.shape[1:])
+        if self.bias is not None:
+            lse = lse + self.bias
+        weight = (lse - lse.amax(1, keepdim=True)).exp_()[..., None].to(out.dtype)  # [S, columns, K, G, 1]
+        weighed = out.view(*weight.shape[:-1], -1).mul_(weight)
+        return weighed.sum(1).div_(weight.sum(1))
 
 
 class DecodeOne:
     """A single one-token row: its blocks as one piece, in place where they lie side by side."""
 
-    def __init__(self, cache: KVCache, singles: Sequence[ScheduledChunk], _device: str) -> None:
-        self.cache = cache
-        (self.chunk,) = singles
+    num_rows = 1
 
-    def __call__(self, layer: int, q: Tensor) -> Tensor:
-        """`q [1, H, D]` -> `[1, H, D]`."""
+    def __init__(self, cache: KVCache, chunk: ScheduledChunk) -> None:
+        self.cache, self.chunk = cache, chunk
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Part`."""
         keys, values = (context(t[layer], self.chunk)[None] for t in (self.cache.k, self.cache.v))
         grouped = q.view(1, keys.shape[1], -1, q.shape[2])  # [1, K, G, D]
         return functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
@@ -328,6 +359,7 @@ class DecodeGathered:
 
     def __init__(self, cache: KVCache, singles: Sequence[ScheduledChunk], device: str) -> None:
         self.cache = cache
+        self.num_rows = len(singles)
         pairs = Pairs.of(singles, cache.block_size)
         shape = (len(singles), int(pairs.column.max()) + 1)
         table, length = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -336,8 +368,8 @@ class DecodeGathered:
         self.mask = torch.from_numpy(is_seen.reshape(shape[0], 1, 1, -1)).to(device)
         self.table = torch.from_numpy(table.reshape(-1)).to(device)
 
-    def __call__(self, layer: int, q: Tensor) -> Tensor:
-        """`q [S, H, D]` -> `[S, H, D]`."""
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Part`."""
         keys, values = (self._gather(t[layer], q.shape[0]) for t in (self.cache.k, self.cache.v))
         grouped = q.view(len(q), keys.shape[1], -1, q.shape[2])  # [S, K, G, D]
         return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=self.mask).flatten(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from reference_engine.attention import FastAttention, PlainAttention, is_single
+from reference_engine.attention import FastAttention, PlainAttention, order
 from reference_engine.config import CacheSize, EngineConfig
 from reference_engine.kv_cache import KVCache
 from reference_engine.model import Decoder
@@ -36,7 +36,7 @@ class Runner:
         for source, target in plan.copies:
             assert self.cache is not None
             self.cache.copy(source, target)
-        chunks = sorted(plan.chunks, key=lambda chunk: not is_single(chunk))
+        chunks = sorted(plan.chunks, key=order)
         token_ids = torch.tensor([t for chunk in chunks for t in chunk.token_ids], device=self.device)
         attention = self._attention(self.cache, chunks, self.device)
         hidden = self.model(token_ids, attention.rows.positions, attention)  # [T, d]

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_engine import attention as module
-from reference_engine.attention import DecodeGathered, FastAttention, Pairs, PlainAttention, make_ranges
+from reference_engine.attention import (
+    DecodeGathered,
+    DecodeInPlace,
+    FastAttention,
+    Pairs,
+    PlainAttention,
+    make_ranges,
+    order,
+    split_by_length,
+)
 from reference_engine.config import CacheSize
 from reference_engine.kv_cache import KVCache
 from reference_engine.model import attend_causally
@@ -72,7 +81,7 @@ def steps(draw) -> tuple[int, int, list[ScheduledChunk]]:
                 sample=SAMPLE,
             )
         )
-    return block_size, num_blocks, sorted(chunks, key=lambda chunk: len(chunk.token_ids) > 1)
+    return block_size, num_blocks, sorted(chunks, key=order)
 
 
 def both(step, seed, make=FastAttention) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,8 +109,8 @@ def test_gathered_is_plain(step, seed):
 
     def gathered(cache, chunks, device):
         fast = FastAttention(cache, chunks, device)
-        if fast.decode is not None:
-            fast.decode = DecodeGathered(cache, fast.rows.singles, device)
+        if isinstance(fast.parts[0], DecodeInPlace):
+            fast.parts[0] = DecodeGathered(cache, fast.rows.singles[: fast.parts[0].num_rows], device)
         return fast
 
     plain, fast = both(step, seed, gathered)
@@ -143,6 +152,14 @@ def test_the_pool_is_read_in_few_ranges(tables, num_ranges):
     ranges = make_ranges(Pairs.of(singles, 4))
     assert len(ranges) == num_ranges
     assert sum(len(part.at) for part in ranges) == sum(len(table) for table in tables)
+
+
+def test_one_long_row_does_not_make_all_others_as_long():
+    tables = [tuple(range(at, at + 2)) for at in range(0, 10, 2)]
+    chunks = [*(single(7, *table) for table in tables), single(200, *range(10, 60))]
+    together, apart = split_by_length(chunks, 4)
+    assert (len(together), len(apart)) == (5, 1)
+    assert split_by_length(chunks[:1], 4) == ([], chunks[:1])
 
 
 def test_a_block_of_a_living_sequence_is_read_where_it_lies():
