@@ -186,6 +186,13 @@ def test_random_lives_break_no_promise_and_all_end_without_a_leak(operations, po
     assert {name for name, _ in alive} <= set(outputs)
 
 
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(st.lists(OPERATIONS, max_size=80), POLICIES)
+def test_thousands_of_random_lives(operations, policy):
+    test_random_lives_break_no_promise_and_all_end_without_a_leak.hypothesis.inner_test(operations, policy)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(OPERATIONS, max_size=30), POLICIES, POLICIES)
 def test_what_comes_out_does_not_depend_on_the_switches(operations, one, other):
