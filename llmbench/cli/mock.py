@@ -11,7 +11,13 @@ import typer
 
 from llmbench.errors import CannotMeasure, UsageError
 from llmbench.mock.options import MockOptions, flag_name
-from llmbench.mock.program import options_from_flags, serve, takes_several
+from llmbench.mock.program import (
+    flag_mistakes,
+    options_from_flags,
+    serve,
+    takes_several,
+    why_it_cannot_serve,
+)
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -26,11 +32,11 @@ def command(**flags: Any) -> None:
     try:
         options = options_from_flags(flags)
     except ValueError as error:
-        raise UsageError("\n".join(f"--{line}" for line in str(error).split("\n"))) from None
+        raise UsageError(flag_mistakes(error)) from None
     try:
         summary = serve(options, lambda line: print(line, flush=True))
-    except OSError as error:
-        raise CannotMeasure(f"the mock cannot listen: {error}") from error
+    except (OSError, ImportError) as error:
+        raise CannotMeasure(why_it_cannot_serve(options, error)) from error
     typer.echo(json.dumps(summary), err=True)
 
 

@@ -6,7 +6,14 @@ import json
 import sys
 from collections.abc import Sequence
 
-from llmbench.mock.program import options_from_flags, parser, serve
+from llmbench.mock.program import (
+    flag_mistakes,
+    folded,
+    options_from_flags,
+    parser,
+    serve,
+    why_it_cannot_serve,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,12 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = options_from_flags(given)
     except ValueError as error:
-        print("\n".join(f"--{line}" for line in str(error).split("\n")), file=sys.stderr)
+        print(folded(flag_mistakes(error)), file=sys.stderr)
         return 2
     try:
         summary = serve(options, lambda line: print(line, flush=True))
-    except OSError as error:
-        print(f"the mock cannot listen: {error}", file=sys.stderr)
+    except (OSError, ImportError) as error:
+        print(folded(why_it_cannot_serve(options, error)), file=sys.stderr)
         return 3
     print(json.dumps(summary), file=sys.stderr)
     return 0

@@ -59,11 +59,11 @@ _READERS: dict[str, values.Reader] = {
     "every": values.optional(values.whole(1)),
     "share": values.optional(values.share),
     "after": values.whole(0),
-    "code": values.whole(200),
+    "code": values.status(200, what="an answer"),
     "body": values.one_of("auto", "json", "html", "text", "empty"),
-    "retry_after": values.optional(values.duration_s),
+    "retry_after": values.optional(values.finite_s),
     "location": values.optional(values.text),
-    "for_s": values.duration_s,
+    "for_s": values.finite_or_forever_s,
     "message": values.text,
 }
 

@@ -24,6 +24,7 @@ def _flag(
     return dataclasses.field(default=default, metadata=meta)
 
 
+MOST_TOKENS = 10_000_000
 _ANSWER, _TIMING, _STREAM, _FAULTS, _SERVER = "answer", "timing", "stream format", "faults", "server"
 _LOAD, _TRUTH = "load", "log"
 
@@ -33,7 +34,11 @@ class Behaviour:
     """How one request is answered. Times in seconds."""
 
     tokens: int = _flag(
-        128, values.whole(0), "N", "output tokens where the request sets no maximum", group=_ANSWER
+        128,
+        values.whole(0, MOST_TOKENS),
+        "N",
+        "output tokens where the request sets no maximum",
+        group=_ANSWER,
     )
     ignore_max: bool = _flag(
         False, values.boolean, "", "always --tokens, whatever maximum the request sets", group=_ANSWER
@@ -59,7 +64,9 @@ class Behaviour:
         "text, tool (a tool call) or refusal",
         group=_ANSWER,
     )
-    reasoning_tokens: int = _flag(0, values.whole(0), "N", "the first N tokens are reasoning", group=_ANSWER)
+    reasoning_tokens: int = _flag(
+        0, values.whole(0, MOST_TOKENS), "N", "the first N tokens are reasoning", group=_ANSWER
+    )
     reasoning_field: str = _flag(
         "reasoning_content",
         values.one_of("reasoning_content", "reasoning"),
@@ -82,41 +89,45 @@ class Behaviour:
         group=_ANSWER,
     )
     seed: int = _flag(
-        0, values.whole(0), "N", "seed of the text, of the random delays and of the faults", group=_ANSWER
+        0,
+        values.whole(0, 2**63 - 1),
+        "N",
+        "seed of the text, of the random delays and of the faults",
+        group=_ANSWER,
     )
 
     ttft_s: float = _flag(
         0.0,
-        values.duration_s,
+        values.finite_s,
         "TIME",
         "time to the first token; or lognormal:MEAN:SIGMA",
         group=_TIMING,
         flag="ttft",
     )
     ttft_sigma: float = _flag(
-        0.0, values.number(0), "SIGMA", "spread of the time to the first token in log space", group=_TIMING
+        0.0, values.sigma, "SIGMA", "spread of the time to the first token in log space", group=_TIMING
     )
     itl_s: float = _flag(
         0.0,
-        values.duration_s,
+        values.finite_s,
         "TIME",
         "gap between tokens; or lognormal:MEAN:SIGMA",
         group=_TIMING,
         flag="itl",
     )
-    itl_sigma: float = _flag(0.0, values.number(0), "SIGMA", "spread of that gap in log space", group=_TIMING)
+    itl_sigma: float = _flag(0.0, values.sigma, "SIGMA", "spread of that gap in log space", group=_TIMING)
     prefill_tokens_per_s: float | None = _flag(
         None,
-        values.optional(values.number(1e-9)),
+        values.optional(values.number(0.001, 1e12)),
         "RATE",
         "adds prompt tokens / RATE seconds to the time to the first token",
         group=_TIMING,
     )
     tokens_per_chunk: int = _flag(
-        1, values.whole(1), "K", "tokens in one event (gap K times --itl)", group=_TIMING
+        1, values.whole(1, MOST_TOKENS), "K", "tokens in one event (gap K times --itl)", group=_TIMING
     )
     events_per_send: int = _flag(
-        1, values.whole(1), "K", "events handed to one send (gap K chunks)", group=_TIMING
+        1, values.whole(1, MOST_TOKENS), "K", "events handed to one send (gap K chunks)", group=_TIMING
     )
     buffered: bool = _flag(
         False,
@@ -158,7 +169,7 @@ class Behaviour:
     )
     usage_late_s: float = _flag(
         0.0,
-        values.duration_s,
+        values.finite_s,
         "TIME",
         "usage, [DONE] and the end come this long after the last token",
         group=_STREAM,
@@ -175,7 +186,7 @@ class Behaviour:
     data_space: bool = _flag(True, values.boolean, "", "a blank after the colon of `data:`", group=_STREAM)
     ping_s: float | None = _flag(
         None,
-        values.optional(values.duration_s),
+        values.optional(values.positive_s),
         "TIME",
         "an SSE comment each TIME before the first token",
         group=_STREAM,
@@ -214,7 +225,7 @@ class MockOptions(Behaviour):
     """A whole server: where it listens, how much it serves at once, what it writes down."""
 
     host: str = _flag("127.0.0.1", values.text, "HOST", "address to listen on, IPv6 too", group=_SERVER)
-    port: int = _flag(0, values.whole(0), "PORT", "port to listen on; 0: a free one", group=_SERVER)
+    port: int = _flag(0, values.port, "PORT", "port to listen on; 0: a free one", group=_SERVER)
     unix: str | None = _flag(
         None, values.optional(values.text), "PATH", "listen on a Unix socket instead", group=_SERVER
     )
@@ -264,18 +275,22 @@ class MockOptions(Behaviour):
         None, values.optional(values.whole(0)), "N", "refuse requests when N already wait", group=_LOAD
     )
     queue_full_status: int = _flag(
-        429, values.whole(400), "CODE", "status of such a refusal, 429 or 503 say", group=_LOAD
+        429,
+        values.status(400, what="a refusal"),
+        "CODE",
+        "status of such a refusal, 429 or 503 say",
+        group=_LOAD,
     )
     stall_at_s: float | None = _flag(
         None,
-        values.optional(values.duration_s),
+        values.optional(values.finite_s),
         "TIME",
         "freeze the whole server TIME after the first request",
         group=_LOAD,
         flag="stall-at",
     )
     stall_for_s: float = _flag(
-        1.0, values.duration_s, "TIME", "length of that freeze", group=_LOAD, flag="stall-for"
+        1.0, values.finite_s, "TIME", "length of that freeze", group=_LOAD, flag="stall-for"
     )
 
     log: str | None = _flag(
@@ -285,7 +300,9 @@ class MockOptions(Behaviour):
         "write one JSON line a request, and a summary",
         group=_TRUTH,
     )
-    log_limit: int = _flag(20_000, values.whole(0), "N", "newest requests kept for GET /log", group=_TRUTH)
+    log_limit: int = _flag(
+        20_000, values.whole(0, 10_000_000), "N", "newest requests kept for GET /log", group=_TRUTH
+    )
     log_bodies: bool = _flag(
         False, values.boolean, "", "log headers and bodies too, keys masked", group=_TRUTH
     )

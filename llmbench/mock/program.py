@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import errno
 import gc
 import signal
+import socket
+import ssl
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,6 +52,46 @@ def parser() -> argparse.ArgumentParser:
         else:
             group.add_argument(flag, dest=field.name, metavar=meta["metavar"], help=text)
     return result
+
+
+def flag_mistakes(error: ValueError) -> str:
+    """What `options_from_flags` found, a line each, under the flags' names."""
+    return "\n".join(f"--{line}" for line in str(error).split("\n"))
+
+
+def folded(message: str) -> str:
+    """A message for a terminal of 80 columns; long words (paths) stay whole."""
+    return "\n".join(
+        textwrap.fill(line, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        for line in message.split("\n")
+    )
+
+
+def why_it_cannot_serve(options: MockOptions, error: Exception) -> str:
+    """What stood in the way of listening, by the flag that can mend it."""
+    told = getattr(error, "strerror", None) or str(error)
+    filename = getattr(error, "filename", None)
+    if isinstance(error, ImportError):
+        return "--loop: uvloop is not installed here; write auto or asyncio, or pip install uvloop"
+    if filename is not None and filename == options.log:
+        return f"--log: {options.log} cannot be written ({told})"
+    if isinstance(error, ssl.SSLError) or (options.tls and isinstance(error, FileNotFoundError)):
+        return (
+            f"--tls: {' and '.join(options.tls or ())} are no certificate and its key in PEM files ({told})"
+        )
+    if options.unix is not None:
+        return f"--unix: cannot listen on {options.unix} ({told}); name a path whose folder is there"
+    where = f"{options.host}:{options.port}"
+    if isinstance(error, socket.gaierror):
+        return f"--host: {options.host} is no address of this machine ({told}); write 127.0.0.1 or 0.0.0.0"
+    number = getattr(error, "errno", None)
+    if number == errno.EADDRINUSE:
+        return f"--port: {where} is in use; choose another port, or 0 for a free one"
+    if number == errno.EACCES:
+        return f"--port: {where} needs more rights than you have; choose a port from 1024 on"
+    if number == errno.EADDRNOTAVAIL:
+        return f"--host: {options.host} is no address of this machine; write 127.0.0.1 or 0.0.0.0"
+    return f"the mock cannot listen on {where}: {told}"
 
 
 async def _serve(options: MockOptions, say: Callable[[str], None]) -> dict[str, Any]:

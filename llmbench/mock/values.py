@@ -14,6 +14,12 @@ from collections.abc import Callable
 Reader = Callable[[object], object]
 
 FOREVER_S = math.inf
+LONGEST_S = 86_400.0
+SHORTEST_S = 0.001
+MOST = 1_000_000_000
+_MOST_DIGITS = 25
+_LAST_PORT = 65_535
+_LAST_STATUS = 599
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*(ns|us|µs|ms|s|m|h)?")
 
@@ -36,52 +42,101 @@ def duration_s(value: object) -> float:
     return number * _UNIT_S[unit or "s"]
 
 
+def finite_s(value: object) -> float:
+    """A duration that ends: at most a day."""
+    seconds = duration_s(value)
+    if seconds > LONGEST_S:
+        raise ValueError(f"{value!r} is too long: at most 24h")
+    return seconds
+
+
+def finite_or_forever_s(value: object) -> float:
+    """A duration of at most a day, or `forever`."""
+    return FOREVER_S if value in ("forever", FOREVER_S) else finite_s(value)
+
+
+def positive_s(value: object) -> float:
+    """A duration between a millisecond and a day, for what happens again and again."""
+    seconds = finite_s(value)
+    if seconds < SHORTEST_S:
+        raise ValueError(f"{value!r} is too short: at least 1ms")
+    return seconds
+
+
 def delay(value: object) -> tuple[float, float]:
     """(mean in seconds, sigma in log space) from a duration (sigma 0) or `lognormal:MEAN:SIGMA`."""
     if isinstance(value, str) and value.startswith("lognormal:"):
         parts = value.split(":")
         if len(parts) != 3:
             raise ValueError(f"{value!r}: write lognormal:MEAN:SIGMA, for example lognormal:200ms:0.5")
-        return duration_s(parts[1]), number(0.0)(parts[2])
-    return duration_s(value), 0.0
+        return finite_s(parts[1]), sigma(parts[2])
+    return finite_s(value), 0.0
 
 
-def whole(minimum: int) -> Callable[[object], int]:
-    """A reader of whole numbers of at least `minimum`."""
+def whole(minimum: int, maximum: int = MOST) -> Callable[[object], int]:
+    """A reader of whole numbers from `minimum` to `maximum`."""
 
     def read(value: object) -> int:
         if isinstance(value, bool) or not re.fullmatch(r"\s*[+-]?\d+\s*", str(value)):
             raise ValueError(f"{value!r} is no whole number")
-        result = int(str(value))
-        if result < minimum:
-            raise ValueError(f"{result} is too small: at least {minimum}")
+        written = str(value).strip()
+        if len(written) > _MOST_DIGITS:
+            raise ValueError(f"{written[:_MOST_DIGITS]}… is out of range: {minimum} to {maximum:,}")
+        result = int(written)
+        if not minimum <= result <= maximum:
+            raise ValueError(f"{result} is out of range: {minimum} to {maximum:,}")
         return result
 
     return read
 
 
-def number(minimum: float) -> Callable[[object], float]:
-    """A reader of finite numbers of at least `minimum`."""
+def port(value: object) -> int:
+    """A TCP port; 0 asks for a free one."""
+    result = whole(0)(value)
+    if result > _LAST_PORT:
+        raise ValueError(f"{result} is no port: 1 to {_LAST_PORT}, or 0 for a free one")
+    return result
+
+
+def status(lowest: int, *, what: str) -> Callable[[object], int]:
+    """A reader of HTTP statuses from `lowest` on, three digits; `what` names them in the message."""
+
+    def read(value: object) -> int:
+        result = whole(0)(value)
+        if not lowest <= result <= _LAST_STATUS:
+            raise ValueError(f"{result} is no HTTP status of {what}: {lowest} to {_LAST_STATUS}")
+        return result
+
+    return read
+
+
+def number(minimum: float, maximum: float) -> Callable[[object], float]:
+    """A reader of numbers from `minimum` to `maximum`."""
 
     def read(value: object) -> float:
         try:
             result = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(f"{value!r} is no number") from None
-        if not (math.isfinite(result) and result >= minimum):
-            raise ValueError(f"{value!r} is out of range: at least {minimum:g}")
+        if not minimum <= result <= maximum:  # NaN is not between them either
+            raise ValueError(f"{value!r} is out of range: {minimum:,g} to {maximum:,g}")
         return result
 
     return read
+
+
+def sigma(value: object) -> float:
+    """The spread of a lognormal delay; 5 is a factor of 150 already."""
+    return number(0.0, 5.0)(value)
 
 
 def share(value: object) -> float:
     """A share between 0 and 1, from a number or from text such as `5%`."""
     text = str(value).strip()
-    result = number(0.0)(text[:-1]) / 100 if text.endswith("%") else number(0.0)(text)
-    if result > 1:
-        raise ValueError(f"{text!r} is more than 100%")
-    return result
+    try:
+        return number(0.0, 100.0)(text[:-1]) / 100 if text.endswith("%") else number(0.0, 1.0)(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no share: 0% to 100%, or 0 to 1") from None
 
 
 def boolean(value: object) -> bool:

@@ -2,7 +2,8 @@
 
 `reach`           is the target there, what is it, how does it count
 `identity`        what is fixed about a run before its first request
-`session`         a run on the event loop: transport, runner, journals, signals
+`session`         a run on the event loop: transport, runner, journals
+`interrupts`      Ctrl-C and SIGTERM, once and twice, at every moment of a run
 `runner`          sends what the plan says and turns every exchange into a record
 `alarm`           waking at an absolute instant
 `slices`          decoding and rendering between socket reads

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from llmbench.mock.options import Behaviour, MockOptions, behaviour_of, changed, flag_name
-from llmbench.mock.program import options_from_flags, parser
+from llmbench.mock.program import flag_mistakes, options_from_flags, parser
 
 MODULE = (sys.executable, "-m", "llmbench.mock")
 COMMAND = (sys.executable, "-m", "llmbench", "mock")
@@ -100,6 +100,69 @@ def test_every_wrong_flag_value_is_named_with_a_remedy(program):
         assert words in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--port", "99999"], "--port: 99999 is no port: 1 to 65535"),
+        (["--port", "-1"], "--port: -1 is out of range"),
+        (
+            ["--queue-full-status", "200"],
+            "--queue-full-status: 200 is no HTTP status of a refusal: 400 to 599",
+        ),
+        (["--log-limit", "1e9"], "--log-limit: '1e9' is no whole number"),
+        (["--log-limit", str(10**20)], "--log-limit: 100000000000000000000 is out of range"),
+        (["--capacity", "0"], "--capacity: 0 is out of range: 1 to"),
+        (["--stall-for", "forever"], "--stall-for: 'forever' is too long"),
+        (["--max-model-len", "0"], "--max-model-len: 0 is out of range"),
+    ],
+)
+def test_the_servers_own_numbers_have_ranges(flags, words):
+    with pytest.raises(ValueError, match=r"^[a-z]") as caught:
+        options_from_flags(vars(parser().parse_args(flags)))
+    assert words in flag_mistakes(caught.value)
+
+
+def test_every_numeric_flag_refuses_what_is_far_too_large():
+    """A number that is taken as it is fails later, in the middle of an answer, or never."""
+    numeric = ("N", "K", "B", "TIME", "RATE", "SIGMA", "PORT", "CODE")
+    fields = [field for field in dataclasses.fields(MockOptions) if field.metadata["metavar"] in numeric]
+    assert len(fields) > 20
+    for field in fields:
+        for huge in ("9" * 40, "9" * 40 + "h", "-1", "nan", "inf"):
+            with pytest.raises(ValueError, match=r"^\S+: "):
+                options_from_flags({field.name: huge})
+
+
+@pytest.mark.parametrize("program", [MODULE, COMMAND], ids=["module", "command"])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--unix", "{}/no/such/folder/socket"], "--unix: cannot listen on"),
+        (["--unix", "{}/" + "s" * 200], "--unix: cannot listen on"),
+        (["--host", "203.0.113.7"], "--host: 203.0.113.7 is no address of this machine"),
+        (["--host", "nobody.invalid"], "--host: nobody.invalid is no address of this machine"),
+        (["--log", "{}/no/such/folder/log"], "cannot be written (No such file or directory)"),
+        (["--tls", "{}/cert.pem", "{}/key.pem"], "--tls: "),
+    ],
+    ids=["folder", "length", "address", "name", "log", "tls"],
+)
+def test_what_hinders_listening_is_told_by_its_flag(tmp_path, program, flags, words):
+    given = [flag.format(tmp_path) for flag in flags]
+    done = subprocess.run([*program, *given], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 3
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert "[Errno" not in done.stderr
+
+
+@pytest.mark.parametrize("program", [MODULE, COMMAND], ids=["module", "command"])
+def test_its_messages_are_eighty_columns_wide(program):
+    flags = ["--fault", "status,cod=3", "--fault", "status,code=9999", "--usage", "maybe", "--port", "99999"]
+    done = subprocess.run([*program, *flags], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    assert max(map(len, done.stderr.splitlines())) <= 80
+
+
 def test_an_address_that_is_taken_is_exit_code_3():
     with running() as (_, url):
         port = str(urlsplit(url).port)
@@ -107,7 +170,7 @@ def test_an_address_that_is_taken_is_exit_code_3():
             [*MODULE, "--port", port], capture_output=True, text=True, timeout=20, check=False
         )
     assert done.returncode == 3
-    assert "cannot listen" in done.stderr
+    assert f"--port: 127.0.0.1:{port} is in use; choose another port" in done.stderr
 
 
 def test_the_mock_imports_nothing_of_llmbench_but_itself():
@@ -159,14 +222,31 @@ def test_settings_are_read_by_field_name_or_flag_name(settings, expected):
         ({"itl": "lognormal:10ms"}, "lognormal:MEAN:SIGMA"),
         ({"tokens": 1.5}, "no whole number"),
         ({"tokens": True}, "no whole number"),
-        ({"tokens_per_chunk": 0}, "at least 1"),
+        ({"tokens_per_chunk": 0}, "1 to 10,000,000"),
         ({"usage": "maybe"}, "one of none, opt-in"),
         ({"done": "perhaps"}, "neither true nor false"),
         ({"prefill_tokens_per_s": "nan"}, "out of range"),
-        ({"fault": "reset,share=120%"}, "more than 100%"),
+        ({"fault": "reset,share=120%"}, "0% to 100%"),
         ({"fault": "reset,speed=1"}, "unknown key 'speed'"),
         ({"faults": [{"kind": "nothing"}]}, "one of status, drop"),
         ({"warp": 9}, "unknown; one of"),
+        ({"fault": "status,code=9999"}, "200 to 599"),
+        ({"fault": "status,code=99"}, "200 to 599"),
+        ({"fault": "reset,every=0"}, "1 to"),
+        ({"fault": "stall,for=1e300h"}, "at most 24h"),
+        ({"fault": "status,retry_after=forever"}, "at most 24h"),
+        ({"ttft": "forever"}, "at most 24h"),
+        ({"itl": float("inf")}, "at most 24h"),
+        ({"itl": float("nan")}, "0 or more"),
+        ({"ttft": "lognormal:forever:1"}, "at most 24h"),
+        ({"itl": "lognormal:10ms:50"}, "0 to 5"),
+        ({"ttft_sigma": 1e9}, "0 to 5"),
+        ({"usage_late": "1e9h"}, "at most 24h"),
+        ({"ping": "0"}, "at least 1ms"),
+        ({"prefill_tokens_per_s": 0}, "0.001 to"),
+        ({"tokens": 10**12}, "0 to 10,000,000"),
+        ({"tokens": "9" * 5000}, "0 to 10,000,000"),
+        ({"seed": 2**64}, "out of range"),
     ],
 )
 def test_a_setting_that_makes_no_sense_says_what_would(settings, words):
