@@ -35,7 +35,10 @@ One line a module, in reading order:
     tokenizer      text in, ids out and back, incrementally; stop strings; chat template
     engine         the page that shows the whole: add, abort, step
     engine_thread  the engine's thread and its inboxes
-    protocol       OpenAI's bodies, answers and errors
+    protocol       OpenAI's bodies in
+    answers        its answers, chunks and errors out; token_text: the bytes of single tokens
+    access         keys, rate limit, one shape for all errors
+    metrics        counters and histograms under vLLM's names
     server         HTTP and server-sent events
     weights        checkpoints in Hugging Face's layout
     gguf           reads GGUF files; gguf_convert makes such a folder of one

@@ -161,7 +161,8 @@ def cache_size(model: ModelConfig, config: EngineConfig, available_bytes: int) -
     """Blocks for `config`; None without a cache.
 
     As much as `--kv-cache-memory` says, else what is available, but never more than `max_num_seqs`
-    sequences of `max_model_len` could use. Raises ConfigError when not even one sequence fits.
+    sequences of `max_model_len` could use. Raises ConfigError when not even one of them fits: what the
+    engine takes it can serve.
     """
     if config.kv_cache == "none":
         return None

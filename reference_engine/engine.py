@@ -103,11 +103,9 @@ class Engine:
 
     def check(self, request: GenerationRequest) -> None:
         """Raise RequestError for a request that can never be served. Safe from any thread."""
-        size = self.cache_size
-        longest = (
-            self.config.max_model_len if size is None else min(self.config.max_model_len, size.num_tokens)
+        check_request(
+            request, max_model_len=self.config.max_model_len, vocab_size=self.model_config.vocab_size
         )
-        check_request(request, max_model_len=longest, vocab_size=self.model_config.vocab_size)
 
     def abort(self, request_id: str) -> None:
         """Forget a request; its blocks are free for the next step. Unknown ids are fine: it just ended."""

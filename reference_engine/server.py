@@ -230,9 +230,7 @@ class Server:
         flat = [message.flat() for message in body.messages]
         self._check_size("".join(message["content"] for message in flat), "messages")
         prompt = self.engine.tokenizer.encode_chat(flat)
-        size = self.engine.cache_size
-        longest = self.engine.config.max_model_len
-        room = (longest if size is None else min(longest, size.num_tokens)) - len(prompt)
+        room = self.engine.config.max_model_len - len(prompt)
         return self._job(body, [prompt], default_max_tokens=max(1, room))
 
     def _completion_job(self, raw: bytes) -> Job:
