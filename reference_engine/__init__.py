@@ -26,7 +26,7 @@ One line a module, in reading order:
     sequence       the one mutable state of a living request
     blocks         who holds which block of the KV cache; what is remembered of prefixes
     scheduler      who computes what in the next step; no tensors
-    model          the decoder; attention is an argument
+    model          the decoder; attention is an argument; rope: rotary positions
     kv_cache       keys and values, in blocks
     attention      how the rows of a step attend: the textbook, and fast
     sampling       logits to tokens, each row for itself
@@ -41,8 +41,8 @@ One line a module, in reading order:
     metrics        counters and histograms under vLLM's names
     server         HTTP and server-sent events
     weights        checkpoints in Hugging Face's layout
-    gguf           reads GGUF files; gguf_convert makes such a folder of one
-    catalog        models by name; fetching; listing says what is there
+    gguf           reads GGUF files; gguf_convert and gguf_tokenizer make such a folder of one
+    catalog        models by name, path or hub id; hub fetches; listing says what is there
     errors         every error raised on purpose
     __main__       switches
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from reference_engine.model import attend_causally, rope_tables, rotate
+from reference_engine.model import RMSNorm, attend_causally
 from reference_engine.packing import PackedLinear, can_pack
+from reference_engine.rope import rotate, signed_frequencies, tables
 
 
 def recompute(model, token_ids):
@@ -45,20 +46,46 @@ def endless(model, engine, prompt, num_tokens):
 
 
 def test_rotation_depends_on_distance_only(small_config):
-    tables = rope_tables(small_config, 64)
+    frequencies = signed_frequencies(small_config)
     q, k = torch.randn(2, 1, small_config.head_dim, generator=torch.Generator().manual_seed(0))
 
-    def score(at, other):
-        return rotate(q, *tables[:, at]) @ rotate(k, *tables[:, other]).T
+    def at(x, position):
+        cos, sin = tables(torch.tensor([position]), frequencies, 1.0, torch.float32)
+        return rotate(x[None], cos, sin)[0]
 
-    torch.testing.assert_close(score(7, 3), score(57, 53), rtol=1e-4, atol=1e-4)
+    def score(one, other):
+        return at(q, one) @ at(k, other).T
+
+    for far in (57, 100_057):
+        torch.testing.assert_close(score(7, 3), score(far, far - 4), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(score(7, 3), score(7, 4), rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 1e4])
+def test_the_norm_is_the_one_of_torch(dtype, size):
+    torch.manual_seed(0)
+    norm = RMSNorm(24, 1e-5).to(dtype)
+    torch.nn.init.normal_(norm.weight)
+    x = (torch.randn(2, 3, 24) * size).to(dtype)
+    torch.testing.assert_close(norm(x), torch.rms_norm(x, (24,), norm.weight, 1e-5))
+
+
+def test_the_norm_has_the_gradient_of_torchs():
+    torch.manual_seed(0)
+    norm, x = RMSNorm(24, 1e-5), torch.randn(5, 24, requires_grad=True)
+    torch.nn.init.normal_(norm.weight)
+    seen = torch.randn(5, 24)
+    ours = torch.autograd.grad((norm(x) * seen).sum(), (x, norm.weight))
+    wanted = torch.autograd.grad((torch.rms_norm(x, (24,), norm.weight, 1e-5) * seen).sum(), (x, norm.weight))
+    torch.testing.assert_close(ours, wanted)
 
 
 @pytest.mark.skipif(not can_pack("cpu", torch.float32), reason="this torch has no oneDNN")
 @pytest.mark.parametrize("num_rows", [1, 3, 33])
-def test_a_packed_layer_is_the_same_layer(num_rows):
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_packed_layer_is_the_same_layer(num_rows, has_bias):
     torch.manual_seed(0)
-    linear = nn.Linear(40, 24, bias=False).requires_grad_(False)
+    linear = nn.Linear(40, 24, bias=has_bias).requires_grad_(False)
     rows = torch.randn(num_rows, 40)
     torch.testing.assert_close(PackedLinear(linear)(rows), linear(rows))
