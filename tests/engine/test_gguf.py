@@ -174,7 +174,7 @@ def test_a_converted_file_is_the_same_network_and_the_same_tokenizer(
     [
         (b"GGUF\x03", b"GGUX\x03", "not a GGUF file"),
         (b"GGUF\x03", b"GGUF\x09", "version 9"),
-        (b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0qwen2", "architecture qwen2"),
+        (b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0gemma", "architecture gemma"),
         (b"smollm", b"marmot", "pre-tokenizer marmot"),
         (b"blk.2.attn_q.weight", b"blk.2.attn_z.weight", r"blk\.2\.attn_z\.weight"),
     ],
