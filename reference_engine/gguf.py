@@ -11,6 +11,7 @@ one array. On SmolLM2's file, with 98,000 such strings, it takes 4 s, and this o
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class GgufFile:
         self.tensors: dict[str, TensorEntry] = {}
         try:
             self._read_header()
-        except (struct.error, LookupError, ValueError, MemoryError, OverflowError) as error:
+        except (struct.error, LookupError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
             raise ModelError(f"{path}: damaged GGUF header at byte {self._at}: {error!r}") from None
 
     def tensor(self, name: str) -> Floats:
@@ -69,7 +70,7 @@ class GgufFile:
             kind, num_bytes, per = _tensor_type(entry.type_number)
         except LookupError as error:
             raise ModelError(f"{self.path}: {name} is of {error.args[0]}") from None
-        count = int(np.prod(entry.shape))
+        count = math.prod(entry.shape)
         if count % per or entry.offset + count // per * num_bytes > len(self._bytes):
             raise ModelError(f"{self.path}: {name} does not fit into the file; is it complete?")
         raw = np.frombuffer(self._bytes, np.uint8, count // per * num_bytes, entry.offset)
