@@ -40,13 +40,16 @@ def json_text(text: str) -> bytes:
 class Framing:
     """How one event becomes bytes: field syntax, line ends, and chunks where HTTP/1.1 is spoken."""
 
-    __slots__ = ("_chunked", "end", "line_end", "prefix")
+    __slots__ = ("_chunked", "around", "done", "end", "last", "line_end", "prefix")
 
     def __init__(self, *, line_ending: str, data_space: bool, chunked: bool) -> None:
         self.line_end = LINE_ENDS[line_ending]
         self.end = self.line_end * 2
         self.prefix = b"data: " if data_space else b"data:"
         self._chunked = chunked
+        self.around = b"\r\n" if chunked else b""  # what stands behind a chunk's payload
+        self.last = _LAST_CHUNK if chunked else b""  # what ends the body
+        self.done = self.event(b"[DONE]")
 
     def chunk(self, payload: bytes) -> bytes:
         """`payload` as one HTTP chunk (as it is for a client that does not know chunks)."""
@@ -55,21 +58,18 @@ class Framing:
     def event(self, data: bytes, name: bytes = b"") -> bytes:
         """One server-sent event with `data` (a single line), and its type where `name` is given."""
         kind = b"event: " + name + self.line_end if name else b""
-        return self.chunk(kind + self.prefix + data + self.end)
+        payload = b"%b%b%b%b" % (kind, self.prefix, data, self.end)
+        return b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload
 
     def comment(self, text: bytes) -> bytes:
         """An SSE comment, which clients must ignore."""
         return self.chunk(b": " + text + self.end)
 
-    @property
-    def last(self) -> bytes:
-        """What ends the body."""
-        return _LAST_CHUNK if self._chunked else b""
 
-    @property
-    def around(self) -> bytes:
-        """What stands behind a chunk's payload."""
-        return b"\r\n" if self._chunked else b""
+@lru_cache(maxsize=64)
+def framing_of(line_ending: str, data_space: bool, chunked: bool) -> Framing:
+    """The framing of these settings; there are a dozen of them."""
+    return Framing(line_ending=line_ending, data_space=data_space, chunked=chunked)
 
 
 class Answer(Protocol):
@@ -121,6 +121,12 @@ def tool_arguments(text: str) -> str:
     return to_json({"text": text}).decode()
 
 
+@lru_cache(maxsize=256)
+def _choice_object(content: bytes, finish: bytes) -> bytes:
+    """A choice without output, and the end of the list that it stands in; kept, because there are few."""
+    return b'{"index":0,%b,"logprobs":null,"finish_reason":%b}]' % (content, finish)
+
+
 class ChunkAnswer:
     """Chat completion chunks, and the text chunks of the older completions API."""
 
@@ -162,8 +168,7 @@ class ChunkAnswer:
         if self._cumulative:
             sent = self._job.num_tokens if finish != b"null" else 0
             usage = b',"usage":' + to_json(usage_counts(self._job, sent))
-        choice = b'{"index":0,' + content + b',"logprobs":null,"finish_reason":' + finish + b"}]"
-        return self._framing.event(self._start + choice + usage + b"}")
+        return self._framing.event(b"%b%b%b}" % (self._start, _choice_object(content, finish), usage))
 
     def opening(self) -> bytes:
         """The role chunk; nothing in the completions API."""

@@ -72,7 +72,7 @@ class RequestParser:
 
     def next_request(self) -> Request | None:
         """The next complete request, or None; BadRequest if the bytes make no sense."""
-        if self._request is None and not self._read_head():
+        if self._request is None and not (self._buffer and self._read_head()):
             return None
         request = self._request
         assert request is not None

@@ -11,16 +11,25 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from functools import lru_cache
 from itertools import islice
 
 from llmbench.mock import tokens
-from llmbench.mock.answers import Answer, Channel, ChunkAnswer, Framing, error_object, to_json, whole_answer
+from llmbench.mock.answers import (
+    Answer,
+    Channel,
+    ChunkAnswer,
+    Framing,
+    error_object,
+    framing_of,
+    to_json,
+    whole_answer,
+)
 from llmbench.mock.faults import Fault
 from llmbench.mock.job import Job
 from llmbench.mock.responses_api import ResponsesAnswer, final_status, response_object
 
 _NS_PER_S = 1_000_000_000
-_DONE = b"[DONE]"
 
 
 class Action(IntEnum):
@@ -41,8 +50,16 @@ _WHOLE_FAULTS = ("status", "drop", "empty", "json-error")
 
 def http_head(status: str, headers: Iterable[tuple[str, str]]) -> bytes:
     """A response head, ready to send."""
-    lines = [f"HTTP/1.1 {status}", *[f"{key}: {value}" for key, value in headers], "", ""]
-    return "\r\n".join(lines).encode("latin-1")
+    fields = "".join([f"{key}: {value}\r\n" for key, value in headers])
+    return f"HTTP/1.1 {status}\r\n{fields}\r\n".encode("latin-1")
+
+
+@lru_cache(maxsize=4)
+def _stream_head(*, chunked: bool) -> bytes:
+    """The part of a stream's head that is the same for all."""
+    coding = [("Transfer-Encoding", "chunked")] if chunked else []
+    kinds = [("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache")]
+    return http_head("200 OK", [*kinds, *coding])[:-2]
 
 
 def sampled_ns(mean_s: float, sigma: float, rng: random.Random | None) -> int:
@@ -59,6 +76,11 @@ def token_times_ns(job: Job) -> Iterator[int]:
     due_ns = sampled_ns(how.ttft_s, how.ttft_sigma, rng)
     if how.prefill_tokens_per_s is not None:
         due_ns += round((job.input_tokens - job.cached_tokens) / how.prefill_tokens_per_s * _NS_PER_S)
+    if rng is None or how.itl_sigma == 0:
+        step_ns = sampled_ns(how.itl_s, 0.0, None)
+        while True:
+            yield due_ns
+            due_ns += step_ns
     while True:
         yield due_ns
         due_ns += sampled_ns(how.itl_s, how.itl_sigma, rng)
@@ -128,7 +150,7 @@ def stream_steps(job: Job, answer: Answer, framing: Framing, head: bytes) -> Ite
     due_ns += round(how.usage_late_s * _NS_PER_S)
     yield due_ns, Action.SEND, answer.usage(), 0
     if how.done and job.api != "responses":
-        yield due_ns, Action.SEND, framing.event(_DONE), 0
+        yield due_ns, Action.SEND, framing.done, 0
     yield due_ns, Action.FINISH, framing.last, 0
 
 
@@ -175,7 +197,7 @@ def buffered(steps: Iterator[Step]) -> Iterator[Step]:
 
 def _wreck(fault: Fault, answer: Answer, framing: Framing, job: Job) -> list[Step]:
     if fault.kind == "error":
-        done = framing.event(_DONE) if job.behaviour.done and job.api != "responses" else b""
+        done = framing.done if job.behaviour.done and job.api != "responses" else b""
         error = answer.error(fault.message, fault.code)
         return [(0, Action.SEND, error + done, 0), (0, Action.FINISH, framing.last, 0)]
     if fault.kind == "truncate":
@@ -188,12 +210,12 @@ def stream_script(
 ) -> Iterator[Step]:
     """All steps of a streamed answer; `fault` is one that strikes within a stream, or None."""
     how = job.behaviour
-    framing = Framing(line_ending=how.line_ending, data_space=how.data_space, chunked=chunked)
+    framing = framing_of(how.line_ending, how.data_space, chunked)
     kind = ResponsesAnswer if job.api == "responses" else ChunkAnswer
     answer: Answer = kind(job, framing, answer_id=_answer_id(job), created=created)
-    coding = [("Transfer-Encoding", "chunked")] if chunked else []
-    kinds = [("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache")]
-    steps = stream_steps(job, answer, framing, http_head("200 OK", [*kinds, *coding, *headers]))
+    fields = "".join([f"{key}: {value}\r\n" for key, value in headers])
+    head = _stream_head(chunked=chunked) + f"{fields}\r\n".encode("latin-1")
+    steps = stream_steps(job, answer, framing, head)
     if fault is not None and fault.kind in ("stall", "malformed"):
         broken = framing.event(b'{"choices": [{"delta":') if fault.kind == "malformed" else b""
         steps = with_pause(steps, fault, job.num_tokens, broken)

@@ -29,6 +29,7 @@ _GENERATES: dict[str, Api] = {
     "/v1/completions": "completions",
     "/v1/responses": "responses",
 }
+_decode = json.JSONDecoder().decode
 _SECRET_HEADERS = ("authorization", "api-key", "x-api-key", "cookie")
 
 
@@ -352,8 +353,11 @@ def _bad_key() -> Refusal:
 
 
 def _read_body(request: Request) -> dict[str, Any]:
+    data = request.body
     try:
-        body = json.loads(request.body)
+        # UTF-8, as nearly always: json.loads would look for the encoding first.
+        is_utf8 = data[:1] == b"{" and data[1:2] != b"\0"
+        body = _decode(data.decode("utf-8", "surrogatepass")) if is_utf8 else json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):
