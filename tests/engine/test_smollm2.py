@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from reference_engine.catalog import fetch_smollm2, smollm2_gguf
-from reference_engine.config import EngineConfig
+from reference_engine.config import EngineConfig, Switches
 from reference_engine.engine import Engine
 from reference_engine.gguf import GgufFile
+from reference_engine.model import attend_causally
 from reference_engine.model_config import ModelConfig
+from reference_engine.packing import pack_linears
+from reference_engine.tokenizer import TextTokenizer
+from reference_engine.weights import load_decoder
 
 pytestmark = [pytest.mark.models]
 
@@ -16,7 +21,9 @@ pytestmark = [pytest.mark.models]
 @pytest.fixture(scope="module")
 def engine():
     folder = fetch_smollm2()
-    return Engine.load(folder, EngineConfig.resolve(ModelConfig.from_folder(folder), max_model_len=512))
+    return Engine.load(
+        folder, EngineConfig.resolve(ModelConfig.from_folder(folder), Switches(max_model_len=512))
+    )
 
 
 def say(engine, request_of, finish, **prompts):
@@ -42,3 +49,36 @@ def test_its_tokenizer_goes_there_and_back(engine):
         "In", "Ġ", "2", "0", "2", "4", "Ġit", "'s",
     ]  # fmt: skip
     assert engine.tokenizer.encode("<|im_end|>") == [2]
+
+
+PROMPTS = (
+    "The capital of France is", "Once upon a time", "def fibonacci(n):", "1, 2, 3, 4,", "Dear Sir or Madam,",
+    "Water boils at", "The three primary colours are", "SELECT name FROM", "In 1969, the first man",
+    "To be, or not to be", "import numpy as np\n", "The opposite of hot is", "My favourite recipe:\n\n1.",
+    "Photosynthesis is", "Q: What is 7 times 8?\nA:",
+    "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n",
+    "Il était une fois", '{"name": "Anna", "age":', "The sun rises in the", "☃ means",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_twenty_prompts_go_on_as_with_transformers():
+    transformers = pytest.importorskip("transformers")
+    folder = fetch_smollm2()
+    ours = load_decoder(folder, ModelConfig.from_folder(folder), device="cpu", dtype=torch.float32)
+    theirs = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    pack_linears(ours)
+    tokenizer = TextTokenizer.from_folder(folder)
+    for prompt in PROMPTS:
+        ids = tokenizer.encode(prompt)
+        said = theirs.generate(
+            torch.tensor([ids]), max_new_tokens=16, min_new_tokens=16, do_sample=False, eos_token_id=None
+        )
+        positions = torch.arange(said.shape[1])[None]
+        with (
+            torch.inference_mode()
+        ):  # one pass over all of it: every token must be the best after those before
+            logits = ours.logits(ours(said, positions, attend_causally))[0]
+            wanted = theirs(said).logits[0]
+        torch.testing.assert_close(logits, wanted, rtol=0, atol=2e-3)
+        assert logits[len(ids) - 1 : -1].argmax(-1).tolist() == said[0, len(ids) :].tolist(), prompt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -90,4 +92,32 @@ def test_a_missing_or_broken_file_is_named(tmp_path, content):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        TextTokenizer.from_folder(tmp_path)
+
+
+def settings_with(tmp_path, tiny_folder, template):
+    (tmp_path / "tokenizer.json").write_bytes((tiny_folder / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": template, "eos_token": "<|end|>"})
+    )
+    return tmp_path
+
+
+def test_a_template_may_be_one_of_several_and_use_what_templates_use(tmp_path, tiny_folder):
+    template = (
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{{ m | tojson }}{{ strftime_now('%Y')[:1] }}{{ eos_token }}"
+        "{% endfor %}{% if tools %}never{% endif %}"
+    )
+    named = [{"name": "rag", "template": "no"}, {"name": "default", "template": template}]
+    own = TextTokenizer.from_folder(settings_with(tmp_path, tiny_folder, named))
+    ids = own.encode_chat([{"content": "<é>"}, {"content": "second"}])
+    assert own.tokenizer.decode(ids, skip_special_tokens=False) == '{"content": "<é>"}2<|end|>'
+
+
+def test_a_broken_template_is_named_with_its_file(tmp_path, tiny_folder):
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json: the chat template cannot be read"):
+        TextTokenizer.from_folder(settings_with(tmp_path, tiny_folder, "{% if %}"))
+    (tmp_path / "chat_template.jinja").write_text("{{")
+    with pytest.raises(ModelError, match=r"chat_template\.jinja: the chat template cannot be read"):
         TextTokenizer.from_folder(tmp_path)
