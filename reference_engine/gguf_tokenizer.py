@@ -14,6 +14,7 @@ from reference_engine.errors import ModelError
 from reference_engine.gguf import GgufFile
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # tokenizer.ggml.token_type
+_ENDS = "post_processor"  # the library's name for what adds tokens around a text
 _SPACE = "\u2581"  # SentencePiece's mark for a space
 _GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _NEWER_WORDS = (
@@ -130,7 +131,8 @@ def _add_ends(file: GgufFile, tokenizer: Tokenizer, tokens: list[str], kind: str
         text = text.replace(f"{end}:0", f"{name}:0")
     special = [(names[end], token_id) for end, token_id in given.items()]
     pair = f"{text} {text.replace(':0', ':1').replace('$A', '$B')}"
-    tokenizer.post_processor = processors.TemplateProcessing(single=text, pair=pair, special_tokens=special)
+    template = processors.TemplateProcessing(single=text, pair=pair, special_tokens=special)
+    setattr(tokenizer, _ENDS, template)
 
 
 def _get(file: GgufFile, key: str) -> Any:
