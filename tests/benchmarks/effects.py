@@ -224,7 +224,7 @@ EFFECTS = (
             Figure("tokens meanwhile", tokens_meanwhile),
             OUTPUT,
         ),
-        ("load.duration=60s",),
+        ("load.duration=90s",),
     ),
     Effect(
         "effect-paging",
