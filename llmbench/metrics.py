@@ -53,6 +53,11 @@ RATES = (
 
 BoolRows = NDArray[np.bool_]
 
+PLANNED, SENDS, WHOLE = "planned", "first to last send", "first send to last end"  # kinds of windows
+# A window so many answers long: what began before it and what ends after it weigh little against what
+# happens in it.
+STEADY_ANSWERS = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -102,8 +107,15 @@ class Window:
         return max(0, self.end_ns - self.start_ns) / NS_PER_S
 
     def holds(self, instants: NDArray[np.int64]) -> BoolRows:
-        """Which instants lie inside, both ends included."""
-        return (instants >= self.start_ns) & (instants <= self.end_ns)
+        """Which instants lie in [start, end): an interval between n sends holds n - 1 of them. That of the
+        whole run holds its last end, too.
+        """
+        return (instants >= self.start_ns) & (instants < self.end_ns + self.is_whole)
+
+    @property
+    def is_whole(self) -> bool:
+        """Does it enclose all measured requests, so that they alone are counted?"""
+        return self.kind == WHOLE
 
 
 # ---- per request
@@ -232,23 +244,37 @@ def request_limits(slo: tuple[Limit, ...]) -> dict[str, float]:
 def measured_window(requests: Requests, context: RunContext) -> Window:
     """Planned: from the end of the warm-up to the end of the planned duration, ramp and drain left out.
 
-    Of a run bounded by its number of requests: from the first measured send to the last one; when fewer than
-    half of the measured answers end in it (a burst, or few requests), from the first send to the last end.
+    Of a run bounded by its number of requests: from the first measured send to the last one. When that is no
+    steady stretch (a burst, or few requests; see `_is_steady`): all of the measured requests, and no others,
+    over the time from their first send to their last end.
     """
     if context.window_ns is not None:
         start, end = context.window_ns
         if (context.interrupted or context.killed) and requests.columns.integers["sent_ns"].is_set.any():
             end = max(start, min(end, _last_send_ns(requests)))  # nothing was asked for after it
-        return Window(start_ns=start, end_ns=end, kind="planned")
+        return Window(start_ns=start, end_ns=end, kind=PLANNED)
     sent = requests.columns.integers["sent_ns"]
     sends = sent.values[sent.is_set & requests.measured]
     if not len(sends):
         return Window(start_ns=0, end_ns=0, kind="empty")
-    sends_only = Window(start_ns=int(sends.min()), end_ns=int(sends.max()), kind="first to last send")
-    finished = requests.finish_ns[requests.succeeded]
-    if sends_only.duration_s > 0 and 2 * sends_only.holds(finished).sum() >= len(finished) > 0:
-        return sends_only
-    return whole_run(requests)
+    sends_only = Window(start_ns=int(sends.min()), end_ns=int(sends.max()), kind=SENDS)
+    return sends_only if _is_steady(requests, sends_only) else whole_run(requests)
+
+
+def _is_steady(requests: Requests, sends: Window) -> bool:
+    """Does what ends between the first and the last send tell how fast the target works?
+
+    Half of the answers must end in it. What began in the warm-up and ends in it must be less than what ends
+    after it, or more requests would be counted than were sent; unless it is so long that neither matters.
+    """
+    answers = requests.measures["e2e"].of(requests.succeeded)
+    inside = sends.holds(requests.finish_ns)
+    num_inside = int((inside & requests.succeeded).sum())
+    if sends.duration_s <= 0 or num_inside == 0 or 2 * num_inside < len(answers):
+        return False
+    num_before = int((inside & requests.ok & ~requests.measured).sum())
+    is_long = sends.duration_s * NS_PER_S >= STEADY_ANSWERS * float(np.median(answers))
+    return is_long or num_before == 0 or num_before < len(answers) - num_inside
 
 
 def _last_send_ns(requests: Requests) -> int:
@@ -265,27 +291,32 @@ def whole_run(requests: Requests) -> Window:
         return Window(start_ns=0, end_ns=0, kind="empty")
     ends = np.where(end.is_set, np.maximum(end.values, requests.finish_ns), requests.finish_ns)
     first = int(sent.values[was_sent].min())
-    return Window(start_ns=first, end_ns=max(first, int(ends[was_sent].max())), kind="first send to last end")
+    last = max(first, int(ends[was_sent].max()))
+    return Window(start_ns=first, end_ns=last, kind=WHOLE)
 
 
 def throughput(requests: Requests, window: Window, context: RunContext) -> dict[str, Any]:
     """Rates in the window, over successful requests of any phase: one that began in the warm-up works for the
     window as one that began in the window works beyond it. Output tokens count when they come, input tokens
-    with the first output, requests when they end.
+    with the first output, requests when they end. A window of the whole run has no such neighbours: it counts
+    the measured requests, each of which it encloses, in every rate, so that no more can be achieved than was
+    offered.
     """
     columns = requests.columns
     duration = window.duration_s
     if duration <= 0:
         return {**dict.fromkeys(RATES), "asked_requests_per_s": context.rate_asked_per_s}
-    ended = window.holds(requests.finish_ns) & requests.ok
+    rows = requests.measured if window.is_whole else np.ones(columns.num_rows, dtype=np.bool_)
+    ok = requests.ok & rows
+    ended = window.holds(requests.finish_ns) & ok
     first = columns.integers["first_event_ns"]
-    prefilled = window.holds(np.where(first.is_set, first.values, requests.finish_ns)) & requests.ok
+    prefilled = window.holds(np.where(first.is_set, first.values, requests.finish_ns)) & ok
     inputs = columns.integers["input_tokens"]
     num_input = int(inputs.values[prefilled & inputs.is_set].sum())
-    num_output = _tokens_within(requests, window)
+    num_output = _tokens_within(requests, window, ok)
     sent, due = columns.integers["sent_ns"], columns.integers["due_ns"]
-    num_sent = _num_starts(sent, window)
-    num_due = _num_starts(due, window) if context.open_loop and due.is_set.any() else None
+    num_sent = int((rows & sent.is_set & (window.holds(sent.values) | window.is_whole)).sum())
+    num_due = _num_due(requests, window) if context.open_loop and due.is_set.any() else None
     has_input = bool(inputs.is_set.any())
     return {
         "requests_per_s": int(ended.sum()) / duration,
@@ -298,23 +329,29 @@ def throughput(requests: Requests, window: Window, context: RunContext) -> dict[
     }
 
 
-def _num_starts(instants: IntColumn, window: Window) -> int:
-    """Instants in [start, end): an interval between n sends holds n - 1 of them."""
-    inside = (instants.values >= window.start_ns) & (instants.values < window.end_ns)
-    return int((inside & instants.is_set).sum())
+def _num_due(requests: Requests, window: Window) -> int:
+    """Arrivals that the window is about, also those that were never sent.
+
+    A window made of sends is a little later than the arrivals it stands for: there they are counted, not
+    looked for. All in the whole run; one less between the first and the last.
+    """
+    due = requests.columns.integers["due_ns"]
+    if window.kind == PLANNED:
+        return int((window.holds(due.values) & due.is_set).sum())
+    return int((requests.measured & due.is_set).sum()) - (not window.is_whole)
 
 
-def _tokens_within(requests: Requests, window: Window) -> int:
-    """Output tokens of successful requests that came in the window."""
+def _tokens_within(requests: Requests, window: Window, ok: BoolRows) -> int:
+    """Output tokens of these successful requests that came in the window."""
     columns = requests.columns
-    by_event = requests.ok & columns.has_event_tokens & (columns.num_events > 0)
+    by_event = ok & columns.has_event_tokens & (columns.num_events > 0)
     inside = window.holds(requests.finish_ns)
     starts = np.zeros(columns.num_rows, dtype=np.int64)
     rows = columns.num_events > 0
     starts[rows] = columns.event_ns[columns.event_offsets[:-1][rows]]
     # Whole requests first; only those that cross an edge of the window are looked at event by event.
     enclosed = by_event & inside & window.holds(starts)
-    whole = enclosed | (requests.ok & ~by_event & inside)
+    whole = enclosed | (ok & ~by_event & inside)
     total = int(requests.num_tokens.values[whole & requests.num_tokens.is_set].sum())
     crossing = by_event & ~enclosed & (starts <= window.end_ns) & (requests.finish_ns >= window.start_ns)
     for row in np.flatnonzero(crossing):

@@ -71,7 +71,7 @@ def _client_late(summary: Summary) -> Reason | None:
         "INVALID",
         lag / ttft,
         SEND_LAG_SHARE,
-        f"send lag {stat} {lag * 1e3:.3g} ms, {_percent(lag / ttft)} of TTFT p50 (limit 5 %)",
+        f"send lag {stat} {lag * 1e3:.3g} ms, {lag / ttft * 100:.3g} % of TTFT p50 (limit 5 %)",
         "this machine cannot send so much on time: ask for a lower rate, or move other work off it",
     )
 
@@ -111,8 +111,12 @@ def _dropped(summary: Summary) -> Reason | None:
 
 
 def _errors(summary: Summary) -> Reason | None:
-    share = summary["errors"]["share"]
-    if share is None or share <= ERROR_SHARE or not summary["counts"]["measured_outcomes"].get("ok", 0):
+    """Failures of what was sent: what was never sent is a reason of its own."""
+    outcomes, errors = summary["counts"]["measured_outcomes"], summary["errors"]
+    dropped = outcomes.get("dropped", 0)
+    tried = errors["attempts"] - dropped
+    share = (errors["count"] - dropped) / tried if tried else 0.0
+    if share <= ERROR_SHARE or not outcomes.get("ok", 0):
         return None
     return _reason(
         "many_errors",

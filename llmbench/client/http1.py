@@ -33,7 +33,8 @@ IDLE_LIMIT_S: Final = 4.0
 """Kept connections are used for this long at most after their last response: common servers close theirs
 after 5 s (uvicorn, Node.js)."""
 _IDLE_LIMIT_NS: Final = round(IDLE_LIMIT_S * 1e9)
-_SPARE_CONNECTIONS: Final = 4
+_SPARE_CONNECTIONS: Final = 64
+"""So many of those opened ahead are replaced when too old: a later burst finds them as the first one did."""
 
 T = TypeVar("T")
 Sockaddr = tuple[Any, ...] | str

@@ -34,6 +34,8 @@ def _open(load: Load, trace_path: str | None) -> str:
         return f"bursts of {load.burst.size:,} every {seconds(load.burst.every_s)}"
     levels = [load.rate_per_s] if load.rate_per_s is not None else []
     levels += [stage.end_rate_per_s or 0.0 for stage in load.stages]
+    if load.rate_per_s is None and load.stages and load.stages[0].is_ramp:
+        levels.insert(0, 0.0)  # a ramp with nothing before it starts at nothing
     rates = f"{levels[0]:g}/s" if len(levels) == 1 else f"{min(levels):g} to {max(levels):g}/s"
     shape = f" (burstiness {load.burstiness:g})" if load.arrivals == "gamma" else ""
     return f"{_PROCESS[load.arrivals]} {rates}{shape}"

@@ -113,6 +113,13 @@ class Plan:
         """Users of the closed loop at `at_ns`; 0 in an open loop."""
         return 0 if self.concurrency is None else self.concurrency.at(at_ns)
 
+    def most_due_within(self, span_ns: int) -> int:
+        """The most arrivals that any stretch of this length holds; 0 in a closed loop."""
+        if self.due_ns is None or not len(self.due_ns):
+            return 0
+        ends = np.searchsorted(self.due_ns, self.due_ns + span_ns, side="right")
+        return int((ends - np.arange(len(self.due_ns))).max())
+
     def next_concurrency_step_ns(self, after_ns: int) -> int | None:
         """When the number of users changes next, strictly after `after_ns`; None when it stays."""
         if self.concurrency is None:

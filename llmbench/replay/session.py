@@ -26,7 +26,10 @@ from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import Scenario, secrets_of
 from llmbench.workload.prompts import RequestSource
 
-_OPEN_LOOP_CONNECTIONS = 4
+_OPEN_LOOP_CONNECTIONS = 4  # at least, so that the first arrivals find one
+_MOST_CONNECTIONS_AHEAD = 256
+_TOGETHER_NS = 50_000_000
+"""Arrivals so close to each other are sent on a connection each: no answer is back before the last is due."""
 _DRAIN_SLACK_S = 1.0
 """The drain outlasts the last request's own timeout: that one has timed out then, and was not cancelled."""
 
@@ -74,7 +77,7 @@ class Session:
         """Sends the whole plan; returns when every planned request has its record in the journal."""
         allow_many_sockets()
         quiet_collector()
-        await self._transport.open(self._plan.concurrency_at(0) or _OPEN_LOOP_CONNECTIONS)
+        await self._transport.open(self._connections_ahead())
         journal = Journal(self._folder / "journal" / "requests-0.jsonl", self._on_disk_error)
         timeline = Journal(self._folder / "journal" / "timeline-0.jsonl", self._on_disk_error)
 
@@ -93,6 +96,12 @@ class Session:
                 self.facts.interrupted = self._runner.interrupted or self._interrupts.heard
                 self.facts.num_sent = self._runner.num_sent
         return self.facts
+
+    def _connections_ahead(self) -> int:
+        """A connection for each request that will be on its way at once, as far as the plan tells."""
+        together = min(self._plan.most_due_within(_TOGETHER_NS), self._options.max_in_flight)
+        least = self._plan.concurrency_at(0) or max(together, _OPEN_LOOP_CONNECTIONS)
+        return min(least, _MOST_CONNECTIONS_AHEAD)
 
     async def _close_journals(self) -> None:
         for one in self._journals:

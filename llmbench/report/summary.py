@@ -263,7 +263,8 @@ def _goodput(requests: Requests, good: BoolRows | None, window: Window) -> dict[
         return {"requests_per_s": None, "share": None, "ci95": None}
     met = int((good & requests.attempted).sum())
     interval = share_interval(met, attempts)
-    ended = int((good & window.holds(requests.finish_ns)).sum())
+    rows = good & requests.measured if window.is_whole else good
+    ended = int((rows & window.holds(requests.finish_ns)).sum())
     return {
         "requests_per_s": ended / window.duration_s if window.duration_s > 0 else None,
         "share": met / attempts if attempts else None,

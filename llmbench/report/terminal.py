@@ -149,9 +149,12 @@ def _facts(summary: Mapping[str, Any], width: int) -> list[str]:
     lines = _histogram(summary)
     throughput, goodput = summary["throughput"], summary["goodput"]
     rates = rate(throughput["requests_per_s"])
-    asked = throughput["asked_requests_per_s"] or throughput["offered_requests_per_s"]
-    if asked is not None:
-        rates += f" of {exact_rate(asked) if throughput['asked_requests_per_s'] else rate(asked)}"
+    # What came due, where the run ended before its plan did.
+    is_cut = summary["run"]["interrupted"] or summary["run"]["killed"]
+    stated = None if is_cut else throughput["asked_requests_per_s"]
+    offered = throughput["offered_requests_per_s"]
+    if stated or offered is not None:
+        rates += f" of {exact_rate(stated) if stated else rate(offered)}"
     output = throughput["output_tokens_per_s"]
     parts = [f"rate  {rates:<20}", f"output {ABSENT if output is None else significant(output)} tok/s"]
     if goodput["share"] is not None:

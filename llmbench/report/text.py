@@ -128,9 +128,11 @@ def check_interval(check: Mapping[str, Any]) -> str:
 
 
 def needed_text(check: Mapping[str, Any]) -> str:
-    """How far off a decision is: about 310 more."""
+    """How far off a decision is: about 310 more; or that no number of requests would bring one."""
     needed = check["needed_requests"]
-    return "" if needed is None else f"about {needed:,} more"
+    if needed is not None:
+        return f"about {needed:,} more"
+    return "no answer has it" if check["status"] == "INCONCLUSIVE" else ""
 
 
 def failure_name(failure: Mapping[str, Any]) -> str:

@@ -240,7 +240,7 @@ class Load(Frozen):
 class Prefix(Frozen):
     """Prompts that begin alike."""
 
-    tokens: Count = Field(description="Length of the shared prefix.")
+    tokens: Count = Field(description="Length of the shared prefix, which comes before input_tokens.")
     groups: Count = Field(1, description="Number of different prefixes; each request draws one.")
 
 

@@ -203,6 +203,14 @@ class TestTrace:
             make_plan(scenario(kind="azure", arrivals="trace"))
 
 
+def test_it_knows_how_many_arrivals_come_together():
+    burst = plan(arrivals="burst", burst={"size": 32, "every": 10.0}, duration=60.0)
+    assert burst.most_due_within(S // 20) == 32
+    assert plan(arrivals="constant", rate=10.0, duration=60.0).most_due_within(S // 20) == 1
+    assert plan(arrivals="constant", rate=100.0, duration=2.0).most_due_within(S // 20) in {5, 6}
+    assert plan(arrivals="closed", concurrency=4, requests=9).most_due_within(S) == 0
+
+
 @pytest.mark.parametrize(
     ("load", "line"),
     [
@@ -214,6 +222,8 @@ class TestTrace:
          "open loop, gamma 4/s (burstiness 0.5)   1,200 requests, seed 7"),
         ({"arrivals": "constant", "stages": [{"rate": 1.0, "for": 30.0}, {"ramp_to": 10.0, "for": 60.0}]},
          "open loop, constant 1 to 10/s in 2 stages for 90 s   360 requests, seed 7"),
+        ({"arrivals": "constant", "stages": [{"ramp_to": 8.0, "for": 10.0}]},
+         "open loop, constant 0 to 8/s in 1 stage for 10 s   40 requests, seed 7"),
         ({"arrivals": "burst", "requests": 64}, "open loop, all at once   64 requests, seed 7"),
         ({"arrivals": "burst", "burst": {"size": 8, "every": 0.5}, "duration": 2.0},
          "open loop, bursts of 8 every 0.5 s for 2 s   32 requests, seed 7"),

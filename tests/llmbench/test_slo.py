@@ -4,6 +4,7 @@ import pytest
 
 from llmbench.columns import from_records
 from llmbench.report.summary import summarise
+from llmbench.report.text import check_interval, needed_text
 from llmbench.scenario.objectives import Slo
 from llmbench.slo import exit_code, percent_of_stat
 from tests.llmbench.sample_runs import MS, S, closed_loop, failed_record, limit, ok_record
@@ -38,6 +39,47 @@ def answers(num, ttft_ms=100):
 def test_a_limit_is_judged_on_the_point_estimate(slo, status):
     gate = gate_of(answers(40), slo)
     assert gate["status"] == gate["checks"][0]["status"] == status
+
+
+def some_failing(num, num_failed):
+    return [*answers(num - num_failed), *(failed_record(i, sent_ns=0) for i in range(num - num_failed, num))]
+
+
+@pytest.mark.parametrize(
+    ("num", "num_failed", "allowed", "status", "needed"),
+    [
+        (1, 0, 0.01, "INCONCLUSIVE", 99),  # one answer says little of one in a hundred
+        (99, 0, 0.01, "INCONCLUSIVE", 1),
+        (100, 0, 0.01, "PASS", None),
+        (100, 1, 0.01, "PASS", None),  # at the limit is within it
+        (100, 2, 0.01, "FAIL", None),
+        (3, 1, 0.1, "INCONCLUSIVE", 7),
+        (8, 6, 0.1, "FAIL", None),  # too few for a tenth, but clear
+        (1, 0, 0.0, "PASS", None),  # none may fail, and none did
+        (400, 1, 0.0, "FAIL", None),
+    ],
+)
+def test_a_share_is_decided_by_as_many_requests_as_it_takes_to_see_one(
+    num, num_failed, allowed, status, needed
+):
+    (check,) = gate_of(some_failing(num, num_failed), limit("errors", "share", allowed))["checks"]
+    assert (check["status"], check["needed_requests"]) == (status, needed)
+
+
+def test_goodput_needs_requests_as_errors_do():
+    slo = (limit("ttft", "p50", 0.5), limit("goodput", "share", 0.95, higher_is_better=True))
+    statuses = [gate_of(answers(num), *slo)["checks"][1] for num in (19, 20)]
+    assert [(check["status"], check["needed_requests"]) for check in statuses] == [
+        ("INCONCLUSIVE", 1),
+        ("PASS", None),
+    ]
+
+
+def test_what_no_answer_has_is_not_promised_by_more_requests():
+    records = [ok_record(i, events=[S]) for i in range(50)]  # a single token each
+    (check,) = gate_of(records, limit("tpot", "p95", 0.5))["checks"]
+    assert (check["status"], check["needed_requests"]) == ("INCONCLUSIVE", None)
+    assert needed_text(check) == "no answer has it"
 
 
 def test_a_check_says_what_was_seen_and_how_sure_that_is():
@@ -146,3 +188,8 @@ def test_a_statistics_name_is_read_as_k6_and_people_write_it(stat, percent):
 )
 def test_exit_codes_are_the_contracts(verdict, gate, more, code):
     assert exit_code(verdict, gate, **({"num_ok": 5} | more)) == code
+
+
+def test_no_failure_is_shown_as_an_interval_from_nothing():
+    (check,) = gate_of(answers(100), limit("errors", "share", 0.01))["checks"]
+    assert check_interval(check) == "0 to 3.7"
