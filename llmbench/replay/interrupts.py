@@ -114,7 +114,7 @@ class Interrupts:
         elif self._num_heard == 1:
             if not self._is_polled:
                 raise KeyboardInterrupt
-        else:
+        elif self._num_heard == 2:
             self._go(lambda: None)
 
     def _go(self, save: Callable[[], None]) -> None:
