@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reference_engine import __version__
@@ -32,11 +33,12 @@ A small inference engine with OpenAI's API. TTFT is the time to first token: wai
 computing the prompt. TPOT is the time per output token after that: one step of the whole batch each.
 """
 EPILOG = """\
-Models: tiny (bundled, 3.4 million parameters, writes like Shakespeare and the King James Bible),
-smollm2-135m (SmolLM2-135M-Instruct, Apache-2.0; fetched on first use into $LLMBENCH_CACHE or
-~/.cache/llmbench), or a folder with config.json, *.safetensors and tokenizer.json (Llama family).
+Models: tiny (bundled, 3.4 million parameters, writes like Shakespeare and the King James Bible);
+smollm2-135m (SmolLM2-135M-Instruct, Apache-2.0); a folder with config.json, *.safetensors and
+tokenizer.json; a GGUF file; or an id of the Hugging Face hub (org/name). Families: Llama, Mistral,
+Qwen2, Qwen3. What is fetched or converted is kept in $LLMBENCH_CACHE or ~/.cache/llmbench.
 
-`python -m reference_engine fetch smollm2-135m` fetches without serving, and prints where the GGUF is.
+`python -m reference_engine fetch MODEL` fetches without serving, and prints where it lies.
 """
 
 
@@ -235,14 +237,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _fetch(words: list[str]) -> int:
-    from reference_engine.catalog import SMOLLM2, fetch_smollm2, smollm2_gguf
+    from reference_engine.catalog import SMOLLM2, model_folder, smollm2_gguf
 
     parser = argparse.ArgumentParser(prog="python -m reference_engine fetch", description="Fetch a model.")
-    parser.add_argument("name", choices=(SMOLLM2,))
-    parser.parse_args(words)
+    parser.add_argument("name", help="smollm2-135m, an id of the hub, or a GGUF file to be converted")
+    name = parser.parse_args(words).name
     _log_to_stderr()
-    folder = fetch_smollm2()
-    print(f"model {folder}\ngguf {smollm2_gguf()}")
+    print(f"model {model_folder(name)}")
+    if name == SMOLLM2:
+        print(f"gguf {smollm2_gguf()}")
     return 0
 
 
@@ -260,9 +263,15 @@ def _serve(args: argparse.Namespace) -> int:
     _wait_briefly_for_threads()
     from reference_engine.engine import Engine
 
-    name = args.served_model_name or (args.model if args.model != str(folder) else folder.resolve().name)
+    name = args.served_model_name or _public_name(args.model)
     engine = Engine.load(folder, config)
     return asyncio.run(_listen(engine, name, listener, args))
+
+
+def _public_name(model: str) -> str:
+    """A name or a hub id as it is; of a path the last part, without `.gguf`."""
+    path = Path(model)
+    return path.resolve().name.removesuffix(".gguf") if path.exists() else model
 
 
 def switches_of(args: argparse.Namespace) -> Switches:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from reference_engine.__main__ import build_parser, switches_of
+from reference_engine.__main__ import _public_name, build_parser, switches_of
 from reference_engine.config import EngineConfig, Switches, bytes_per_token, cache_size
 from reference_engine.errors import ConfigError
 from reference_engine.model_config import ModelConfig
@@ -108,3 +108,10 @@ def test_a_size_that_is_none_is_refused(size, capsys):
     with pytest.raises(SystemExit):
         build_parser().parse_args([f"--kv-cache-memory={size}"])
     assert "is no size; write 512MB or 2GiB" in capsys.readouterr().err
+
+
+def test_a_model_given_by_path_is_served_under_a_name_not_a_path(tmp_path):
+    (tmp_path / "Some-Model.Q4_1.gguf").touch()
+    assert _public_name(str(tmp_path / "Some-Model.Q4_1.gguf")) == "Some-Model.Q4_1"
+    assert _public_name(str(tmp_path)) == tmp_path.name
+    assert _public_name("org/name") == "org/name"
