@@ -16,6 +16,7 @@ from llmbench.errors import CannotMeasure
 from llmbench.fold import WIDTH
 
 GAP: Final = "  "
+LONGEST_NAME: Final = 24
 
 
 def command(
@@ -41,16 +42,22 @@ def list_models() -> list[dict[str, Any]]:
 
 
 def table(models: list[dict[str, Any]]) -> str:
-    """A row each; a licence that is long goes on below, so that 80 columns suffice."""
+    """A row each. A long licence goes on below, and a path that is a name stands alone above its row, so that
+    80 columns suffice for the rest.
+    """
     rows = [("model", "parameters", "licence", "on this machine")]
     rows += [(m["name"], m["parameters"] or "-", m["licence"] or "-", whereabouts(m)) for m in models]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    widths[0] = max(len(row[0]) for row in rows if len(row[0]) <= LONGEST_NAME)
     widths[2] = min(widths[2], max(12, WIDTH - widths[0] - widths[1] - widths[3] - 3 * len(GAP)))
     return "\n".join(line for row in rows for line in laid_out(row, widths))
 
 
 def laid_out(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
     """The lines of a row, each cell wrapped to its column."""
+    if len(row[0]) > widths[0]:
+        yield row[0]
+        row = ("", *row[1:])
     cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         yield GAP.join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()

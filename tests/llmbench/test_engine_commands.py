@@ -22,6 +22,15 @@ def test_models_names_each_with_its_size_licence_and_whereabouts(bench: Bench):
     assert "Apache-2.0" in lines["smollm2-135m"]
 
 
+def test_a_table_of_models_is_eighty_columns_wide_whatever_they_are_called():
+    shown = {"parameters": "135M", "licence": "Apache-2.0, from text that is in the public domain"}
+    shown |= {"is_here": True, "bytes": 541_614_457, "download_bytes": 0}
+    path = "/home/somebody/.cache/llmbench/models/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf"
+    lines = models.table([{"name": name, **shown} for name in ("tiny", path)]).splitlines()
+    assert path in lines
+    assert max(len(line) for line in lines if line != path) <= 80
+
+
 def test_a_model_that_is_not_here_says_what_it_would_cost(bench: Bench):
     entries = json.loads(bench("models", "--json", LLMBENCH_CACHE=str(bench.folder)).stdout)
     absent = {entry["name"]: entry for entry in entries}["smollm2-135m"]
