@@ -574,8 +574,8 @@ def print_ratios(engines: Sequence[Engine], counts: Sequence[int]) -> None:
             print(f"{other.name:<13}{streams:>7}{decode_verdict}{prefill_verdict}".rstrip())
     limit = BATCHING_MEMORY_MB / 4
     print(
-        f"\nmemory: {ours.peak_mb:.0f} MB, goal at most {limit:.0f} MB, a quarter of transformers' "
-        f"continuous batching: {'met' if ours.peak_mb <= limit else 'missed'}"
+        f"\nmemory: {ours.peak_mb:.0f} MB; goal {limit:.0f} MB, a quarter of "
+        f"continuous batching's: {'met' if ours.peak_mb <= limit else 'missed'}"
     )
 
 
