@@ -120,6 +120,9 @@ class Transport(Protocol):
     async def open(self, connections: int) -> None:
         """Resolves the address and makes up to `connections` connections ahead of time."""
 
+    async def warm(self, connections: int) -> None:
+        """Sees to it that so many requests can be sent together soon without connecting first."""
+
     def send(self, outgoing: Outgoing, done: Done) -> None:
         """Starts one request now. `done` is called exactly once, never before `send` has returned."""
 

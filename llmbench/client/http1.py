@@ -33,8 +33,10 @@ IDLE_LIMIT_S: Final = 4.0
 """Kept connections are used for this long at most after their last response: common servers close theirs
 after 5 s (uvicorn, Node.js)."""
 _IDLE_LIMIT_NS: Final = round(IDLE_LIMIT_S * 1e9)
-_SPARE_CONNECTIONS: Final = 64
-"""So many of those opened ahead are replaced when too old: a later burst finds them as the first one did."""
+_SPARE_CONNECTIONS: Final = 4
+WARM_S: Final = 3.0
+"""How long connections made ahead of a burst can wait for it."""
+_CONNECTS_AT_ONCE: Final = 32
 
 T = TypeVar("T")
 Sockaddr = tuple[Any, ...] | str
@@ -77,6 +79,15 @@ class FastTransport:
         self._spares = min(connections, _SPARE_CONNECTIONS)
         await asyncio.gather(*(self._add_spare() for _ in range(connections)))
         self._tend()
+
+    async def warm(self, connections: int) -> None:
+        """Connects, some at a time, until so many connections are idle that stay good for `WARM_S`."""
+        while not self._closing:
+            oldest = self.clock() - _IDLE_LIMIT_NS + round(WARM_S * 1e9)
+            num_good = sum(one.idle_since_ns >= oldest for one in self._idle)
+            missing = min(connections - num_good, _CONNECTS_AT_ONCE)
+            if missing <= 0 or not all(await asyncio.gather(*(self._add_spare() for _ in range(missing)))):
+                return
 
     def send(self, outgoing: Outgoing, done: Done) -> None:
         """Sends on a kept connection when there is one, else on a new one."""
@@ -134,11 +145,12 @@ class FastTransport:
             one.shut()
         return None
 
-    async def _add_spare(self) -> None:
+    async def _add_spare(self) -> bool:
         try:
             self._idle.append(await self._connect())
         except (OSError, TimeoutError):
-            return  # the first request to need it will meet the same fault, and record it
+            return False  # the first request to need it will meet the same fault, and record it
+        return True
 
     def _tend(self) -> None:
         """Once a second: idle connections too old to be trusted are replaced by a few new ones."""

@@ -61,6 +61,10 @@ class TaskTransport(ABC):
         self._open_client()
         self._deadlines.start()
 
+    async def warm(self, connections: int) -> None:
+        """Has no effect: the library connects when a request needs it."""
+        return
+
     def send(self, outgoing: Outgoing, done: Done) -> None:
         """Starts a task for the request."""
         exchange = Exchange(outgoing.index, outgoing.request_id, self._clock())

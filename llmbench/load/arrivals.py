@@ -23,6 +23,8 @@ Reals: TypeAlias = npt.NDArray[np.float64]
 RandomProcess = Literal["constant", "poisson", "gamma"]
 
 NS_PER_S = 1_000_000_000
+_TOGETHER_NS, _RECENT_NS = 10_000_000, 3_500_000_000
+_FEW = 4
 # Float64 holds integers below 2**53 exactly: 104 days in nanoseconds. Beyond that rounding would show.
 MAX_RUN_S = 9_000_000.0
 
@@ -212,6 +214,32 @@ def limit(due: Instants, *, warmup_ns: int, end_ns: int | None, num_measured: in
     if num_measured is not None:
         due = due[: len(due) - max(_count_from(due, warmup_ns) - num_measured, 0)]
     return due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """Requests due (almost) together, many more than shortly before."""
+
+    due_ns: int
+    size: int
+
+
+def bursts(due: Instants) -> list[Burst]:
+    """Where ascending instants crowd: more than four within 10 ms, and more by far than random arrivals at
+    the rate of the last seconds ever are. Steady arrivals have none, but for their first ones.
+    """
+    counts = np.searchsorted(due, due + _TOGETHER_NS, side="right") - np.arange(len(due))
+    crowded = np.flatnonzero(counts > _FEW)
+    if not len(crowded):
+        return []
+    before = crowded - np.searchsorted(due, due[crowded] - _RECENT_NS)
+    elapsed = np.minimum(_RECENT_NS, due[crowded] - due[0] + _TOGETHER_NS)
+    usual = before * (_TOGETHER_NS / elapsed)
+    found: list[Burst] = []
+    for row in crowded[counts[crowded] > _FEW * (1 + usual + np.sqrt(usual))].tolist():
+        if not found or due[row] > found[-1].due_ns + _TOGETHER_NS:
+            found.append(Burst(due_ns=int(due[row]), size=int(counts[row])))
+    return found
 
 
 def _count_from(due: Instants, from_ns: int) -> int:

@@ -20,6 +20,7 @@ from llmbench.client.decode import decode_steps
 from llmbench.client.exchange import Exchange, Outgoing, Transport
 from llmbench.client.to_record import fill_record
 from llmbench.client.wire import Api
+from llmbench.load.arrivals import Burst, bursts
 from llmbench.load.plan import Plan
 from llmbench.records import Outcome, RequestRecord
 from llmbench.replay.alarm import Alarm
@@ -31,7 +32,13 @@ UNANSWERED_REST_NS = 100_000_000
 """How long a closed loop's slot rests when no answer came: a dead server would be asked without end."""
 SENDS_PER_TURN = 16
 """Sends between two looks at the sockets, where many are due at once: some 0.2 ms of work."""
+WARM_LEAD_NS, WARM_EACH_NS, WARM_LEAD_MOST_NS = 200_000_000, 3_000_000, 2_500_000_000
 _PAUSE_EVERY = 64
+
+
+def _lead_ns(burst: Burst) -> int:
+    """How long before a burst its connections are made: some milliseconds each, on a machine that is busy."""
+    return min(WARM_LEAD_NS + burst.size * WARM_EACH_NS, WARM_LEAD_MOST_NS)
 
 
 class Spec(Protocol):
@@ -101,6 +108,7 @@ class Runner:
         self._stopped = False
         self._refilling = False
         self._filling = False
+        self._warming: set[asyncio.Task[None]] = set()
         self._finished = asyncio.Event()
         self._problem: BaseException | None = None
         self.epoch_ns = 0
@@ -127,7 +135,11 @@ class Runner:
         for _ in self._refill():
             pass
         self._alarm = Alarm(self._on_alarm)
+        ahead = self._bursts()
+        while ahead and ahead[0].due_ns <= _lead_ns(ahead[0]):
+            await self._warm(ahead.popleft())
         self.epoch_ns = self._clock()
+        self._warm_next(ahead)
         if self._plan.due_ns is not None:
             self._due = self._plan.due_ns.tolist()
             self._pace()
@@ -135,6 +147,8 @@ class Runner:
             self._step_closed()
         await self._finished.wait()
         self._alarm.close()
+        for task in self._warming:
+            task.cancel()
         if self._problem is not None:
             raise self._problem
         self._slices.finish()
@@ -257,6 +271,27 @@ class Runner:
         self._transport.send(
             prepared.outgoing, lambda exchange: self._on_end(exchange, prepared.spec, phase, due_ns)
         )
+
+    # ---- connections, made before a burst is due
+
+    def _bursts(self) -> deque[Burst]:
+        return deque(() if self._plan.due_ns is None else bursts(self._plan.due_ns))
+
+    async def _warm(self, burst: Burst) -> None:
+        await self._transport.warm(min(burst.size, self._options.max_in_flight))
+
+    def _warm_next(self, ahead: deque[Burst]) -> None:
+        """Connects shortly before each burst: to connect takes as long as some ten sends, and would make the
+        burst late by all of its connections.
+        """
+        while ahead and not self._stopped:
+            wait_ns = ahead[0].due_ns - _lead_ns(ahead[0]) - self.now_ns()
+            if wait_ns > 0:
+                asyncio.get_running_loop().call_later(wait_ns / 1e9, self._warm_next, ahead)
+                return
+            task = asyncio.get_running_loop().create_task(self._warm(ahead.popleft()))
+            self._warming.add(task)
+            task.add_done_callback(self._warming.discard)
 
     # ---- bodies, rendered before they are due
 

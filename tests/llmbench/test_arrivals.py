@@ -15,6 +15,7 @@ from llmbench.load.arrivals import (
     RateProfile,
     Segment,
     burst_due,
+    bursts,
     concurrency_steps,
     limit,
     random_due,
@@ -339,3 +340,26 @@ class TestConcurrency:
             abs(steps.at(round(instant * NS_PER_S)) - line) <= 0.5 + 1e-6 * 50
             or share * part.duration_s < 1e-8
         )
+
+
+class TestCrowds:
+    def found(self, due_ns):
+        return [(burst.due_ns, burst.size) for burst in bursts(np.asarray(due_ns, dtype=np.int64))]
+
+    def test_each_burst_is_found_with_its_size(self):
+        due = burst_due(32, 10.0, end_ns=60 * NS_PER_S)
+        assert self.found(due) == [(at * 10 * NS_PER_S, 32) for at in range(6)]
+
+    def test_also_in_the_midst_of_steady_arrivals(self):
+        steady = np.arange(0, 60 * NS_PER_S, NS_PER_S // 10)
+        due = np.sort(np.concatenate([steady, np.full(40, 30 * NS_PER_S + NS_PER_S // 20)]))
+        assert self.found(due) == [(30 * NS_PER_S + NS_PER_S // 20, 40)]
+
+    @pytest.mark.parametrize("rate", [1.0, 10.0, 100.0, 1000.0])
+    def test_steady_arrivals_have_none_but_for_their_first_ones(self, rate):
+        for seed in range(5):
+            due = random_due("poisson", level(rate), rng=np.random.default_rng(seed), end_ns=60 * NS_PER_S)
+            assert all(at < NS_PER_S // 10 for at, _ in self.found(due))
+
+    def test_nothing_due_is_no_burst(self):
+        assert self.found([]) == self.found([5]) == []

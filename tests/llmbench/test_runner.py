@@ -19,7 +19,7 @@ from llmbench.records import Outcome
 from llmbench.replay.runner import READY_AHEAD, Prepared, Runner, RunnerOptions
 from llmbench.scenario.model import Scenario
 from tests.llmbench.exchanges import DONE, delta, event
-from tests.llmbench.scripted import run_on
+from tests.llmbench.scripted import WHOLE, Caller, Scripted, run_on
 
 MS = 1_000_000
 BODY = event(delta(content="Hi")) + event(delta(finish="stop")) + DONE
@@ -52,8 +52,12 @@ class Line:
         self._live = {}
         self.sent = []  # (index, instant)
         self.peak = 0
+        self.warmed = []  # (connections, instant)
 
     async def open(self, connections): ...
+
+    async def warm(self, connections):
+        self.warmed.append((connections, self._clock()))
 
     async def close(self): ...
 
@@ -260,14 +264,15 @@ def test_warm_up_comes_on_top_of_the_requests_asked():
 def test_a_ramp_starts_and_stops_users():
     plan = slots((1, 4, 2), at_ms=(0, 100, 200), duration_ms=300)
     ended = go(plan, Line(takes_s=lambda _: 0.02))
-    spans = [(at, at + 20) for at in ended.sent_ms.values()]
+    spans = [(record.sent_ns / MS, record.end_ns / MS) for record in ended.records]
 
-    def together(at_ms):
-        return sum(start <= at_ms < end for start, end in spans)
+    def most_together(from_ms, until_ms):
+        sends = [start for start, _ in spans if from_ms <= start < until_ms]
+        return max(sum(start <= at < end for start, end in spans) for at in sends)
 
-    assert together(80) == 1
-    assert together(180) == 4
-    assert together(290) <= 2
+    assert most_together(0, 100) == 1
+    assert most_together(100, 200) == 4
+    assert most_together(250, 300) <= 2
 
 
 def test_users_may_come_only_later():
@@ -441,3 +446,51 @@ def test_plans_made_from_scenarios_run_too():
     assert ended.outcomes == {"ok": len(ended.records)}
     ended = go(plan_of(arrivals="closed", concurrency=3, think_time="1ms", requests=20))
     assert ended.outcomes == {"ok": 20}
+
+
+# ---- bursts
+
+
+def test_connections_are_made_before_a_burst_is_due():
+    ended = go(due_at(*[0.0] * 8, 500, *[1000.0] * 32))
+    assert [size for size, _ in ended.line.warmed] == [8, 32]
+    at_once, ahead = ((at - ended.runner.epoch_ns) / MS for _, at in ended.line.warmed)
+    assert at_once <= 0  # before the run's clock starts
+    assert 600 <= ahead < 1000
+    assert len(ended.records) == 41
+
+
+def test_no_more_connections_are_made_than_may_be_used():
+    assert [size for size, _ in go(due_at(*[0.0] * 100), max_in_flight=20).line.warmed] == [20]
+
+
+@pytest.mark.parametrize("size", [32, 100])
+def test_a_burst_waits_for_no_connection(size):
+    """A burst of 32 was late by all its connects: 10 ms and more, the first request like the last."""
+    exchanges = []
+
+    async def main():
+        async with Scripted(lambda _: [WHOLE]) as server, Caller("fast", server.url) as caller:
+            send = caller.transport.send
+
+            def noted_send(outgoing, done):
+                def noted(exchange):
+                    exchanges.append(exchange)
+                    done(exchange)
+
+                send(outgoing, noted)
+
+            caller.transport.send = noted_send
+            options = RunnerOptions(api="chat", stream=True, max_in_flight=512, drain_timeout_s=5)
+            runner = Runner(
+                due_at(0.0, *[900.0] * size),
+                lambda index: Prepared(caller.outgoing(index), Spec(index)),
+                caller.transport,
+                [].append,
+                options,
+            )
+            await asyncio.wait_for(runner.run(), 20)
+
+    run_on("uvloop", main)
+    assert len(exchanges) == size + 1
+    assert {exchange.connect_ns for exchange in exchanges} == {None}
