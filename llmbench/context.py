@@ -50,6 +50,7 @@ class RunContext:
     `planned` counts every planned request, warm-up included; None where a closed loop decides as it goes.
     Requests below `num_warmup` are warm-up. `window_ns` is the planned measured window, from the end of the
     warm-up to the end of the planned duration; None for a run bounded by a number of requests.
+    `request_limit` is the number of measured requests after which a closed loop ends, whatever the time.
     `load` is one line for people ("open loop, Poisson 4/s for 60 s after 10 s of warm-up").
     `killed` says that the process ended without writing its results: records may be missing.
     `tenant_slo` replaces `slo` for the requests of that tenant.
@@ -60,6 +61,7 @@ class RunContext:
     planned: int | None = None
     num_warmup: int = 0
     window_ns: tuple[int, int] | None = None
+    request_limit: int | None = None
     interrupted: bool = False
     killed: bool = False
     rate_asked_per_s: float | None = None

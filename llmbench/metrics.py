@@ -51,12 +51,11 @@ RATES = (
     "offered_requests_per_s",
 )
 
-BoolRows = NDArray[np.bool_]
+# Kinds of windows: see `measured_window`.
+PLANNED, BETWEEN_DUE, BETWEEN_SENDS = "planned", "first to last due", "first to last send"
+WHOLE = "first send to last end"
 
-PLANNED, SENDS, WHOLE = "planned", "first to last send", "first send to last end"  # kinds of windows
-# A window so many answers long: what began before it and what ends after it weigh little against what
-# happens in it.
-STEADY_ANSWERS = 10
+BoolRows = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +75,17 @@ class Requests:
     """What each request amounts to. `attempted` are the measured requests that count as tried.
 
     A request cancelled because the run was interrupted was not tried to its end: it is counted, but it is no
-    failure of the target.
+    failure of the target. `starts` are when requests were due (open loop) or sent (closed loop); `reached`
+    are those whose turn came before the run ended, whether they were then sent or dropped.
     """
 
     columns: RequestColumns
     ok: BoolRows
     measured: BoolRows
+    warmup: BoolRows
     attempted: BoolRows
+    starts: IntColumn
+    reached: BoolRows
     finish_ns: NDArray[np.int64]
     num_tokens: IntColumn
     measures: Mapping[str, Measure]
@@ -91,6 +94,12 @@ class Requests:
     def succeeded(self) -> BoolRows:
         """Measured and ok: what metrics are computed over."""
         return self.ok & self.measured
+
+    def began_in(self, window: Window) -> BoolRows:
+        """The measured requests that began in [start, end); in the whole run's, which they span, all."""
+        starts = self.starts.values
+        inside = (starts >= window.start_ns) & (starts < window.end_ns)
+        return self.measured & self.reached & (inside | (window.kind == WHOLE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +116,8 @@ class Window:
         return max(0, self.end_ns - self.start_ns) / NS_PER_S
 
     def holds(self, instants: NDArray[np.int64]) -> BoolRows:
-        """Which instants lie in [start, end): an interval between n sends holds n - 1 of them. That of the
-        whole run holds its last end, too.
-        """
-        return (instants >= self.start_ns) & (instants < self.end_ns + self.is_whole)
-
-    @property
-    def is_whole(self) -> bool:
-        """Does it enclose all measured requests, so that they alone are counted?"""
-        return self.kind == WHOLE
+        """Which instants lie inside, both ends included."""
+        return (instants >= self.start_ns) & (instants <= self.end_ns)
 
 
 # ---- per request
@@ -124,6 +126,7 @@ class Window:
 def derive(columns: RequestColumns, context: RunContext) -> Requests:
     """Every per-request measure, vectorised; shapes are [num_rows]."""
     ok = columns.labels["outcome"].among(Outcome.OK)
+    starts = _starts(columns, open_loop=context.open_loop)
     measured = columns.labels["phase"].among("measure")
     cancelled = columns.labels["outcome"].among(Outcome.CANCELLED)
     stopped_early = context.interrupted or context.killed
@@ -136,11 +139,21 @@ def derive(columns: RequestColumns, context: RunContext) -> Requests:
         columns=columns,
         ok=ok & (has_events | end.is_set),
         measured=measured,
+        warmup=columns.labels["phase"].among("warmup"),
         attempted=attempted,
+        starts=starts,
+        reached=starts.is_set & ~(cancelled & ~columns.integers["sent_ns"].is_set),
         finish_ns=finish,
         num_tokens=num_tokens,
         measures=_measures(columns, finish, has_events, num_tokens, open_loop=context.open_loop),
     )
+
+
+def _starts(columns: RequestColumns, *, open_loop: bool) -> IntColumn:
+    due, sent = columns.integers["due_ns"], columns.integers["sent_ns"]
+    if not open_loop:
+        return sent
+    return IntColumn(np.where(due.is_set, due.values, sent.values), due.is_set | sent.is_set)
 
 
 def output_tokens(columns: RequestColumns) -> IntColumn:
@@ -242,44 +255,48 @@ def request_limits(slo: tuple[Limit, ...]) -> dict[str, float]:
 
 
 def measured_window(requests: Requests, context: RunContext) -> Window:
-    """Planned: from the end of the warm-up to the end of the planned duration, ramp and drain left out.
+    """The interval that rates are over: the measured phase, ramp and drain left out.
 
-    Of a run bounded by its number of requests: from the first measured send to the last one. When that is no
-    steady stretch (a burst, or few requests; see `_is_steady`): all of the measured requests, and no others,
-    over the time from their first send to their last end.
+    planned                  from the end of the warm-up to the end of the planned duration. A run that was
+                             cut short ends with the last request that had its turn
+    first to last due, send  without a planned duration (or when a closed loop's requests ran out before it):
+                             from the first measured request to the last one, as due in an open loop, as sent
+                             in a closed one. The last begins at its end and is not counted: n requests are
+                             n - 1 gaps apart
+    first send to last end   where that holds too little to tell a rate, because everything was sent at once
+                             or because most of the answers came later: all measured requests, over all of
+                             their time. Of one request alone no rate is known
     """
-    if context.window_ns is not None:
+    if context.window_ns is not None and not _ran_out(requests, context):
         start, end = context.window_ns
-        if (context.interrupted or context.killed) and requests.columns.integers["sent_ns"].is_set.any():
-            end = max(start, min(end, _last_send_ns(requests)))  # nothing was asked for after it
+        reached = requests.starts.values[requests.reached]
+        if _cut_short(requests, context) and len(reached):
+            end = max(start, min(end, int(reached.max())))
         return Window(start_ns=start, end_ns=end, kind=PLANNED)
-    sent = requests.columns.integers["sent_ns"]
-    sends = sent.values[sent.is_set & requests.measured]
-    if not len(sends):
+    began = requests.starts.values[requests.reached & requests.measured]
+    if not len(began):
         return Window(start_ns=0, end_ns=0, kind="empty")
-    sends_only = Window(start_ns=int(sends.min()), end_ns=int(sends.max()), kind=SENDS)
-    return sends_only if _is_steady(requests, sends_only) else whole_run(requests)
+    kind = BETWEEN_DUE if context.open_loop else BETWEEN_SENDS
+    between = Window(start_ns=int(began.min()), end_ns=int(began.max()), kind=kind)
+    return between if _tells_a_rate(requests, between) else whole_run(requests)
 
 
-def _is_steady(requests: Requests, sends: Window) -> bool:
-    """Does what ends between the first and the last send tell how fast the target works?
-
-    Half of the answers must end in it. What began in the warm-up and ends in it must be less than what ends
-    after it, or more requests would be counted than were sent; unless it is so long that neither matters.
-    """
-    answers = requests.measures["e2e"].of(requests.succeeded)
-    inside = sends.holds(requests.finish_ns)
-    num_inside = int((inside & requests.succeeded).sum())
-    if sends.duration_s <= 0 or num_inside == 0 or 2 * num_inside < len(answers):
-        return False
-    num_before = int((inside & requests.ok & ~requests.measured).sum())
-    is_long = sends.duration_s * NS_PER_S >= STEADY_ANSWERS * float(np.median(answers))
-    return is_long or num_before == 0 or num_before < len(answers) - num_inside
+def _ran_out(requests: Requests, context: RunContext) -> bool:
+    """Did a closed loop send all that it was allowed to, before its time was up?"""
+    limit, sent = context.request_limit, requests.columns.integers["sent_ns"].is_set
+    return limit is not None and not context.open_loop and int((sent & requests.measured).sum()) >= limit
 
 
-def _last_send_ns(requests: Requests) -> int:
-    sent = requests.columns.integers["sent_ns"]
-    return int(sent.values[sent.is_set].max())
+def _cut_short(requests: Requests, context: RunContext) -> bool:
+    """Did the run end before its plan? One that was interrupted while it drained did not."""
+    is_whole = context.open_loop and bool(requests.reached.all())
+    return (context.interrupted or context.killed) and not is_whole
+
+
+def _tells_a_rate(requests: Requests, window: Window) -> bool:
+    """Do half of the answers to what began in the window end in it, so that its rate is a steady one's?"""
+    num_answered = int((requests.began_in(window) & requests.ok).sum())
+    return window.duration_s > 0 and 2 * _num_ended(requests, window, requests.ok) >= num_answered > 0
 
 
 def whole_run(requests: Requests) -> Window:
@@ -291,70 +308,98 @@ def whole_run(requests: Requests) -> Window:
         return Window(start_ns=0, end_ns=0, kind="empty")
     ends = np.where(end.is_set, np.maximum(end.values, requests.finish_ns), requests.finish_ns)
     first = int(sent.values[was_sent].min())
-    last = max(first, int(ends[was_sent].max()))
-    return Window(start_ns=first, end_ns=last, kind=WHOLE)
+    return Window(start_ns=first, end_ns=max(first, int(ends[was_sent].max())), kind=WHOLE)
+
+
+def weights(requests: Requests, window: Window) -> NDArray[np.float64]:
+    """How much each request counts in the window's rates; shape [num_rows].
+
+    A measured request that began in the window counts whole. The window opens while requests of the warm-up
+    are still being answered and closes while measured ones are: those make up for these, so that neither a
+    long answer nor a short window bends the rate. Hence of the warm-up requests that ended in it only as many
+    count as measured ones were left unfinished at its end, each with the same share. What is counted is then
+    never more than what was sent, nor that more than what was due.
+    """
+    began = requests.began_in(window)
+    counts = began.astype(np.float64)
+    if window.kind == WHOLE:
+        return counts  # holds the measured requests from end to end
+    columns = requests.columns
+    sent, end = columns.integers["sent_ns"].is_set, columns.integers["end_ns"]
+    ends = np.where(requests.ok, requests.finish_ns, end.values)
+    ended = (requests.ok | end.is_set) & (ends <= window.end_ns)
+    num_in = int((requests.warmup & requests.ok & window.holds(requests.finish_ns)).sum())
+    num_out = int((began & sent & ~ended).sum())
+    counts[requests.warmup] = min(1.0, num_out / num_in) if num_in else 1.0
+    return counts
+
+
+def _num_ended(requests: Requests, window: Window, rows: BoolRows) -> float:
+    return float(weights(requests, window)[rows & window.holds(requests.finish_ns)].sum())
+
+
+def rate_of(requests: Requests, window: Window, rows: BoolRows) -> float | None:
+    """Requests of these rows that ended in the window, each with its weight, per second. None where the
+    window tells no rate.
+    """
+    return _num_ended(requests, window, rows) / window.duration_s if _has_rate(requests, window) else None
+
+
+def _has_rate(requests: Requests, window: Window) -> bool:
+    """One request alone has a duration, and no rate: but for a window that the plan has set."""
+    num_sent = int((requests.measured & requests.columns.integers["sent_ns"].is_set).sum())
+    return window.duration_s > 0 and (window.kind == PLANNED or num_sent > 1)
 
 
 def throughput(requests: Requests, window: Window, context: RunContext) -> dict[str, Any]:
-    """Rates in the window, over successful requests of any phase: one that began in the warm-up works for the
-    window as one that began in the window works beyond it. Output tokens count when they come, input tokens
-    with the first output, requests when they end. A window of the whole run has no such neighbours: it counts
-    the measured requests, each of which it encloses, in every rate, so that no more can be achieved than was
-    offered.
+    """Rates in the window, of successful requests, each with its weight (see `weights`).
+
+    A request counts when its answer ends, input tokens count with the first output, output tokens when they
+    come. Tokens that came before a request was cut off at the end of the drain have come. `offered` and
+    `sent` are of the same requests over the same time: those due (sent, in a closed loop) in the window, and
+    of them those that were sent, over more time where the last of them was sent after its end. `asked` is the
+    mean rate of the whole plan, whatever became of it. All None where the window tells no rate.
     """
-    columns = requests.columns
-    duration = window.duration_s
-    if duration <= 0:
-        return {**dict.fromkeys(RATES), "asked_requests_per_s": context.rate_asked_per_s}
-    rows = requests.measured if window.is_whole else np.ones(columns.num_rows, dtype=np.bool_)
-    ok = requests.ok & rows
-    ended = window.holds(requests.finish_ns) & ok
-    first = columns.integers["first_event_ns"]
-    prefilled = window.holds(np.where(first.is_set, first.values, requests.finish_ns)) & ok
-    inputs = columns.integers["input_tokens"]
-    num_input = int(inputs.values[prefilled & inputs.is_set].sum())
-    num_output = _tokens_within(requests, window, ok)
-    sent, due = columns.integers["sent_ns"], columns.integers["due_ns"]
-    num_sent = int((rows & sent.is_set & (window.holds(sent.values) | window.is_whole)).sum())
-    num_due = _num_due(requests, window) if context.open_loop and due.is_set.any() else None
+    asked = {"asked_requests_per_s": context.rate_asked_per_s}
+    if not _has_rate(requests, window):
+        return dict.fromkeys(RATES) | asked
+    duration, columns, counts = window.duration_s, requests.columns, weights(requests, window)
+    first, inputs = columns.integers["first_event_ns"], columns.integers["input_tokens"]
+    prefilled = window.holds(np.where(first.is_set, first.values, requests.finish_ns)) & requests.ok
     has_input = bool(inputs.is_set.any())
+    rows = prefilled & inputs.is_set
+    num_input = float((inputs.values[rows] * counts[rows]).sum())
+    num_output = _tokens_within(requests, window, counts)
+    began, sent = requests.began_in(window), columns.integers["sent_ns"]
+    sends = sent.values[began & sent.is_set]
+    until = max(window.end_ns, int(sends.max())) if len(sends) else window.end_ns
+    is_open = context.open_loop and bool(columns.integers["due_ns"].is_set.any())
     return {
-        "requests_per_s": int(ended.sum()) / duration,
+        "requests_per_s": _num_ended(requests, window, requests.ok) / duration,
         "input_tokens_per_s": num_input / duration if has_input else None,
         "output_tokens_per_s": num_output / duration,
         "total_tokens_per_s": (num_input + num_output) / duration if has_input else None,
-        "sent_requests_per_s": num_sent / duration,
-        "offered_requests_per_s": None if num_due is None else num_due / duration,
-        "asked_requests_per_s": context.rate_asked_per_s,
-    }
+        "sent_requests_per_s": len(sends) / ((until - window.start_ns) / NS_PER_S),
+        "offered_requests_per_s": int(began.sum()) / duration if is_open else None,
+    } | asked
 
 
-def _num_due(requests: Requests, window: Window) -> int:
-    """Arrivals that the window is about, also those that were never sent.
-
-    A window made of sends is a little later than the arrivals it stands for: there they are counted, not
-    looked for. All in the whole run; one less between the first and the last.
-    """
-    due = requests.columns.integers["due_ns"]
-    if window.kind == PLANNED:
-        return int((window.holds(due.values) & due.is_set).sum())
-    return int((requests.measured & due.is_set).sum()) - (not window.is_whole)
-
-
-def _tokens_within(requests: Requests, window: Window, ok: BoolRows) -> int:
-    """Output tokens of these successful requests that came in the window."""
+def _tokens_within(requests: Requests, window: Window, counts: NDArray[np.float64]) -> float:
+    """Output tokens that came in the window, each with the weight of its request."""
     columns = requests.columns
-    by_event = ok & columns.has_event_tokens & (columns.num_events > 0)
+    gave = requests.ok | (columns.labels["outcome"].among(Outcome.CANCELLED) & (columns.num_events > 0))
+    by_event = gave & columns.has_event_tokens & (columns.num_events > 0)
     inside = window.holds(requests.finish_ns)
     starts = np.zeros(columns.num_rows, dtype=np.int64)
     rows = columns.num_events > 0
     starts[rows] = columns.event_ns[columns.event_offsets[:-1][rows]]
     # Whole requests first; only those that cross an edge of the window are looked at event by event.
     enclosed = by_event & inside & window.holds(starts)
-    whole = enclosed | (ok & ~by_event & inside)
-    total = int(requests.num_tokens.values[whole & requests.num_tokens.is_set].sum())
+    whole = (enclosed | (requests.ok & ~by_event & inside)) & requests.num_tokens.is_set
+    total = float((requests.num_tokens.values[whole] * counts[whole]).sum())
     crossing = by_event & ~enclosed & (starts <= window.end_ns) & (requests.finish_ns >= window.start_ns)
-    for row in np.flatnonzero(crossing):
+    for row in np.flatnonzero(crossing & (counts > 0)):
         span = slice(columns.event_offsets[row], columns.event_offsets[row + 1])
-        total += int(columns.event_tokens[span][window.holds(columns.event_ns[span])].sum())
+        inside_ns = window.holds(columns.event_ns[span])
+        total += float(columns.event_tokens[span][inside_ns].sum() * counts[row])
     return total

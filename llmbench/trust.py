@@ -2,7 +2,13 @@
 
 Each reason is a small pure function of the finished summary, so that a stored run can be judged again. A
 reason gives what was measured, the limit, and what to do about it. INVALID: the figures describe something
-else than the target. SUSPECT: they hold, with a caveat that a reader must know.
+else than the target. SUSPECT: they hold, with a caveat that a reader must know. One fact is one reason: what
+is dropped is neither an error of the server nor late, and does not count again in the rate.
+
+Send lag is held against TTFT, the shortest latency it touches. What is measured from the send is not longer
+for it; what is measured from the due instant is, by all of it, and arrivals come otherwise than planned (a
+burst is drawn apart, and its queue with it). Above 5 % of TTFT that is a caveat, SUSPECT. Above 20 % the load
+was another one than the report says: INVALID.
 """
 
 from __future__ import annotations
@@ -11,10 +17,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 SEND_LAG_SHARE = 0.05  # of the TTFT p50: beyond it the client is part of what it measures
+SEND_LAG_SHARE_INVALID = 0.20  # beyond it the arrivals are not those that were planned
 SEND_LAG_FLOOR_S = 0.005  # what any machine with something else to do gives; TTFT does not hold it
-RATE_SHARE = 0.98  # delivered of offered
+RATE_SHARE = 0.98  # delivered of offered, by the client; what max_in_flight kept back is a reason of its own
 RATE_SHARE_INVALID = 0.90
-ERROR_SHARE = 0.10  # beyond it the successes are a selection
+DROPPED_SHARE_INVALID = 0.10  # of the arrivals: beyond it the load was another one than asked for
+ERROR_SHARE = 0.10  # of the requests that were sent: beyond it the successes are a selection
 SHORT_OUTPUT_SHARE = 0.05  # of requests whose output ended well before the length asked for
 INPUT_OFF_SHARE = 0.10  # of requests whose input is more than 10 % and 3 tokens off the length asked for
 BUFFERED_SHARE = 0.10  # of streams that came in one piece
@@ -46,6 +54,14 @@ def _percent(share: float) -> str:
     return f"{share * 100:.2g} %" if share < 0.995 else f"{share * 100:.0f} %"
 
 
+def _beyond(share: float, limit: float) -> str:
+    """A share above its limit, with as many digits as it takes to tell the two apart: 5.02 %, not 5 %."""
+    if share >= 0.995:
+        return _percent(share)
+    texts = [f"{share * 100:.{digits}g}" for digits in range(2, 17)]
+    return next((text for text in texts if float(text) != limit * 100), texts[-1]) + " %"
+
+
 def _nothing_succeeded(summary: Summary) -> Reason | None:
     if summary["counts"]["measured_outcomes"].get("ok", 0):
         return None
@@ -66,19 +82,25 @@ def _client_late(summary: Summary) -> Reason | None:
     lag = lags[stat]
     if lag <= max(SEND_LAG_SHARE * ttft, SEND_LAG_FLOOR_S):
         return None
+    share = lag / ttft
     return _reason(
         "client_late",
-        "INVALID",
-        lag / ttft,
+        "INVALID" if share > SEND_LAG_SHARE_INVALID else "SUSPECT",
+        share,
         SEND_LAG_SHARE,
-        f"send lag {stat} {lag * 1e3:.3g} ms, {lag / ttft * 100:.3g} % of TTFT p50 (limit 5 %)",
+        f"send lag {stat} {lag * 1e3:.3g} ms, {_beyond(share, SEND_LAG_SHARE)} of TTFT p50 (limit 5 %)",
         "this machine cannot send so much on time: ask for a lower rate, or move other work off it",
     )
 
 
 def _rate_not_met(summary: Summary) -> Reason | None:
-    offered, sent = (summary["throughput"][f"{kind}_requests_per_s"] for kind in ("offered", "sent"))
-    if not offered or sent is None:
+    """What the client sent of what it could send: arrivals that max_in_flight kept back are told apart."""
+    planned, sent = (summary["throughput"][f"{kind}_requests_per_s"] for kind in ("offered", "sent"))
+    if not planned or sent is None:
+        return None
+    measured = summary["counts"]["measured"]
+    offered = planned * (1 - _num_dropped(summary) / measured) if measured else 0.0
+    if not offered:
         return None
     share = sent / offered
     missing = (offered - sent) * summary["window"]["duration_s"]
@@ -92,38 +114,40 @@ def _rate_not_met(summary: Summary) -> Reason | None:
         share,
         RATE_SHARE,
         f"{sent:.4g}/s sent of {offered:.4g}/s planned",
-        "ask for a lower rate, or raise load.max_in_flight if requests were dropped",
+        "this machine cannot send so much: ask for a lower rate, or move other work off it",
     )
 
 
+def _num_dropped(summary: Summary) -> int:
+    return int(summary["counts"]["measured_outcomes"].get("dropped", 0))
+
+
 def _dropped(summary: Summary) -> Reason | None:
-    dropped = summary["counts"]["measured_outcomes"].get("dropped", 0)
+    dropped, measured = _num_dropped(summary), summary["counts"]["measured"]
     if not dropped:
         return None
     return _reason(
         "dropped_arrivals",
-        "SUSPECT",
+        "INVALID" if dropped / measured > DROPPED_SHARE_INVALID else "SUSPECT",
         dropped,
         0,
-        f"{dropped} of {summary['counts']['measured']} arrivals were never sent: max_in_flight was reached",
+        f"{dropped} of {measured} arrivals were never sent: max_in_flight was reached",
         "the target is saturated; ask for a lower rate, or raise load.max_in_flight",
     )
 
 
 def _errors(summary: Summary) -> Reason | None:
-    """Failures of what was sent: what was never sent is a reason of its own."""
-    outcomes, errors = summary["counts"]["measured_outcomes"], summary["errors"]
-    dropped = outcomes.get("dropped", 0)
-    tried = errors["attempts"] - dropped
-    share = (errors["count"] - dropped) / tried if tried else 0.0
-    if share <= ERROR_SHARE or not outcomes.get("ok", 0):
+    dropped, errors = _num_dropped(summary), summary["errors"]
+    num_sent = errors["attempts"] - dropped
+    share = (errors["count"] - dropped) / num_sent if num_sent else 0.0
+    if share <= ERROR_SHARE or not summary["counts"]["measured_outcomes"].get("ok", 0):
         return None
     return _reason(
         "many_errors",
         "SUSPECT",
         share,
         ERROR_SHARE,
-        f"{_percent(share)} of requests failed; latencies are over the others only",
+        f"{_percent(share)} of the requests sent failed; latencies are over the others only",
         "read the attempts beside the successes: there failures count as infinitely slow",
     )
 

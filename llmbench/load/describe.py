@@ -32,21 +32,23 @@ def _open(load: Load, trace_path: str | None) -> str:
         if load.burst is None:
             return "all at once"
         return f"bursts of {load.burst.size:,} every {seconds(load.burst.every_s)}"
-    levels = [load.rate_per_s] if load.rate_per_s is not None else []
-    levels += [stage.end_rate_per_s or 0.0 for stage in load.stages]
-    if load.rate_per_s is None and load.stages and load.stages[0].is_ramp:
-        levels.insert(0, 0.0)  # a ramp with nothing before it starts at nothing
-    rates = f"{levels[0]:g}/s" if len(levels) == 1 else f"{min(levels):g} to {max(levels):g}/s"
+    low, high = _range(load)
+    rates = f"{low:g}/s" if low == high else f"{low:g} to {high:g}/s"
     shape = f" (burstiness {load.burstiness:g})" if load.arrivals == "gamma" else ""
     return f"{_PROCESS[load.arrivals]} {rates}{shape}"
 
 
 def _closed(load: Load) -> str:
-    levels = [load.concurrency] if load.concurrency is not None else []
-    levels += [stage.end_concurrency or 0 for stage in load.stages]
-    users = f"{levels[0]:,}" if len(levels) == 1 else f"{min(levels):,} to {max(levels):,}"
+    low, high = map(round, _range(load))
+    users = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     think = "" if load.think_time is None else f", {_think(load.think_time)} think time"
-    return f"{users} user{'' if levels == [1] else 's'}{think}"
+    return f"{users} user{'' if low == high == 1 else 's'}{think}"
+
+
+def _range(load: Load) -> tuple[float, float]:
+    """The lowest and the highest level of the load; a ramp begins at what was before it, at first nothing."""
+    ends = [level for segment in levels(load, None) for level in (segment.start, segment.end)]
+    return min(ends), max(ends)
 
 
 def _think(times: TimeDistribution) -> str:

@@ -79,6 +79,22 @@ class Plan:
         return None if self.duration_ns is None else self.warmup_ns + self.duration_ns
 
     @property
+    def window_ns(self) -> tuple[int, int | None]:
+        """The measured time: from the end of the warm-up to the planned end. Where the requests end the run:
+        from the first measured one to the last (None in a closed loop), which begins at its end.
+        """
+        if self.end_ns is not None or self.due_ns is None:
+            return self.warmup_ns, self.end_ns
+        return int(self.due_ns[self.num_warmup or 0]), int(self.due_ns[-1])
+
+    def num_due(self, from_ns: int, until_ns: int) -> int:
+        """Requests due in [from, until); 0 in a closed loop."""
+        if self.due_ns is None:
+            return 0
+        first, last = np.searchsorted(self.due_ns, (from_ns, until_ns), side="left")
+        return max(0, int(last - first))
+
+    @property
     def last_planned_ns(self) -> int | None:
         """The run's end as far as it is known beforehand: `end_ns`, else the last due instant."""
         if self.end_ns is not None or self.due_ns is None or len(self.due_ns) == 0:
@@ -112,13 +128,6 @@ class Plan:
     def concurrency_at(self, at_ns: int) -> int:
         """Users of the closed loop at `at_ns`; 0 in an open loop."""
         return 0 if self.concurrency is None else self.concurrency.at(at_ns)
-
-    def most_due_within(self, span_ns: int) -> int:
-        """The most arrivals that any stretch of this length holds; 0 in a closed loop."""
-        if self.due_ns is None or not len(self.due_ns):
-            return 0
-        ends = np.searchsorted(self.due_ns, self.due_ns + span_ns, side="right")
-        return int((ends - np.arange(len(self.due_ns))).max())
 
     def next_concurrency_step_ns(self, after_ns: int) -> int | None:
         """When the number of users changes next, strictly after `after_ns`; None when it stays."""

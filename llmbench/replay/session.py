@@ -26,10 +26,7 @@ from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import Scenario, secrets_of
 from llmbench.workload.prompts import RequestSource
 
-_OPEN_LOOP_CONNECTIONS = 4  # at least, so that the first arrivals find one
-_MOST_CONNECTIONS_AHEAD = 256
-_TOGETHER_NS = 50_000_000
-"""Arrivals so close to each other are sent on a connection each: no answer is back before the last is due."""
+_OPEN_LOOP_CONNECTIONS = 4
 _DRAIN_SLACK_S = 1.0
 """The drain outlasts the last request's own timeout: that one has timed out then, and was not cancelled."""
 
@@ -66,7 +63,7 @@ class Session:
         self._folder = folder
         self._observer = observer
         self._engine = engine
-        self._tally = Tally()
+        self._tally = Tally(run.plan)
         self._transport = reached.transport()
         self._prepare = partial(prepare, source, reached.destination, reached.style, run.salt[:8])
         url = reached.destination.address.url(reached.destination.api)
@@ -77,7 +74,7 @@ class Session:
         """Sends the whole plan; returns when every planned request has its record in the journal."""
         allow_many_sockets()
         quiet_collector()
-        await self._transport.open(self._connections_ahead())
+        await self._transport.open(self._plan.concurrency_at(0) or _OPEN_LOOP_CONNECTIONS)
         journal = Journal(self._folder / "journal" / "requests-0.jsonl", self._on_disk_error)
         timeline = Journal(self._folder / "journal" / "timeline-0.jsonl", self._on_disk_error)
 
@@ -96,12 +93,6 @@ class Session:
                 self.facts.interrupted = self._runner.interrupted or self._interrupts.heard
                 self.facts.num_sent = self._runner.num_sent
         return self.facts
-
-    def _connections_ahead(self) -> int:
-        """A connection for each request that will be on its way at once, as far as the plan tells."""
-        together = min(self._plan.most_due_within(_TOGETHER_NS), self._options.max_in_flight)
-        least = self._plan.concurrency_at(0) or max(together, _OPEN_LOOP_CONNECTIONS)
-        return min(least, _MOST_CONNECTIONS_AHEAD)
 
     async def _close_journals(self) -> None:
         for one in self._journals:
@@ -151,14 +142,15 @@ class Session:
     def _snapshot(self, elapsed_s: float) -> LiveSnapshot:
         plan, runner, tally = self._plan, self._runner, self._tally
         at_ns = runner.now_ns()
+        achieved, offered = tally.rates(at_ns)
         return LiveSnapshot(
             elapsed_s=elapsed_s,
             total_s=None if plan.last_planned_ns is None else plan.last_planned_ns / 1e9,
             done=runner.num_ended,
             planned=plan.expected_total,
             in_flight=runner.in_flight,
-            rate_asked_per_s=plan.rate_at(at_ns),
-            rate_achieved_per_s=runner.num_sent / elapsed_s if elapsed_s > 0 else 0.0,
+            rate_asked_per_s=offered,
+            rate_achieved_per_s=achieved,
             ttft_p50_s=tally.ttft(50),
             ttft_p95_s=tally.ttft(95),
             tpot_p50_s=tally.tpot(50),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from llmbench.load.plan import Plan
 from llmbench.records import Outcome, RequestRecord
 
 _LATEST = 8192
@@ -19,16 +20,19 @@ LAG_TICK_S = 0.02
 
 
 class Tally:
-    """What has ended so far."""
+    """What has ended so far. `plan` says which time is measured; without one there are no rates."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan | None = None) -> None:
         self.errors = 0
         self.dropped = 0
+        self._plan = plan
+        self._answered = [0, 0]  # successes that ended before the measured window, and in it
         self._ttft = _Latest()
         self._tpot = _Latest()
 
     def add(self, record: RequestRecord) -> None:
         """Books a record."""
+        self._count(record)
         if record.outcome is Outcome.DROPPED:
             self.dropped += 1
         elif record.outcome is not Outcome.OK:
@@ -39,6 +43,32 @@ class Tally:
             tokens = record.output_tokens
             if tokens is not None and tokens > 1 and record.event_tokens is not None:
                 self._tpot.add((last - first) / (tokens - 1) / 1e9)
+
+    def rates(self, at_ns: int) -> tuple[float, float | None]:
+        """(achieved, offered) requests per second of the measured window so far, or of the warm-up while it
+        lasts: what the summary says (`metrics.throughput`) when the window closes. Offered is None in a
+        closed loop, and where everything is due at once.
+        """
+        if self._plan is None:
+            return 0.0, None
+        start_ns, end_ns = self._plan.window_ns
+        is_measuring = at_ns > start_ns
+        start_ns, end_ns = (start_ns, end_ns) if is_measuring else (0, None)
+        until_ns = at_ns if end_ns is None or end_ns <= start_ns else min(at_ns, end_ns)
+        seconds, answered = (until_ns - start_ns) / 1e9, self._answered[is_measuring]
+        if seconds <= 0:
+            return 0.0, None
+        if not self._plan.is_open or end_ns == start_ns:
+            return answered / seconds, None
+        num_due = self._plan.num_due(start_ns, until_ns)
+        return min(answered, num_due) / seconds, num_due / seconds
+
+    def _count(self, record: RequestRecord) -> None:
+        if self._plan is None or record.outcome is not Outcome.OK or record.end_ns is None:
+            return
+        start_ns, end_ns = self._plan.window_ns
+        if end_ns is None or end_ns <= start_ns or record.end_ns <= end_ns:
+            self._answered[record.end_ns >= start_ns] += 1
 
     def ttft(self, percent: float) -> float | None:
         """A percentile of TTFT so far, s."""

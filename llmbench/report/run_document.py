@@ -35,6 +35,7 @@ def measurement(
         planned=known if planned is None else planned,
         num_warmup=plan.num_warmup or 0,
         window_ns=None if plan.end_ns is None else (plan.warmup_ns, plan.end_ns),
+        request_limit=None if plan.is_open else plan.num_requests,
         interrupted=interrupted,
         rate_asked_per_s=_rate_asked(plan),
         max_in_flight=scenario.load.max_in_flight if plan.is_open else None,
@@ -69,11 +70,11 @@ def _stage_label(number: int, span: StageSpan) -> str:
 
 
 def _rate_asked(plan: Plan) -> float | None:
-    """Mean rate of the measured window as planned, requests per second."""
-    if plan.due_ns is None or plan.duration_ns is None:
+    """Mean rate of the whole measured window as planned, requests per second."""
+    start_ns, end_ns = plan.window_ns
+    if plan.due_ns is None or end_ns is None or end_ns <= start_ns:
         return None
-    measured = int((plan.due_ns >= plan.warmup_ns).sum())
-    return measured / (plan.duration_ns / 1e9)
+    return plan.num_due(start_ns, end_ns) / ((end_ns - start_ns) / 1e9)
 
 
 def server_words(info: ServerInfo) -> str | None:

@@ -25,6 +25,7 @@ from llmbench.metrics import (
     derive,
     measured_window,
     meets_limits,
+    rate_of,
     throughput,
     whole_run,
 )
@@ -263,10 +264,8 @@ def _goodput(requests: Requests, good: BoolRows | None, window: Window) -> dict[
         return {"requests_per_s": None, "share": None, "ci95": None}
     met = int((good & requests.attempted).sum())
     interval = share_interval(met, attempts)
-    rows = good & requests.measured if window.is_whole else good
-    ended = int((rows & window.holds(requests.finish_ns)).sum())
     return {
-        "requests_per_s": ended / window.duration_s if window.duration_s > 0 else None,
+        "requests_per_s": rate_of(requests, window, good),
         "share": met / attempts if attempts else None,
         "ci95": list(interval) if interval else None,
     }

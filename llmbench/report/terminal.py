@@ -16,7 +16,6 @@ from llmbench.report.text import (
     check_interval,
     duration,
     exact_duration,
-    exact_rate,
     failure_examples,
     gate_words,
     interval,
@@ -26,7 +25,7 @@ from llmbench.report.text import (
     percent,
     plan_line,
     quantity,
-    rate,
+    rates_line,
     significant,
     title_line,
     unit_of,
@@ -148,15 +147,9 @@ def _with_failures(summary: Mapping[str, Any]) -> list[str]:
 def _facts(summary: Mapping[str, Any], width: int) -> list[str]:
     lines = _histogram(summary)
     throughput, goodput = summary["throughput"], summary["goodput"]
-    rates = rate(throughput["requests_per_s"])
-    # What came due, where the run ended before its plan did.
-    is_cut = summary["run"]["interrupted"] or summary["run"]["killed"]
-    stated = None if is_cut else throughput["asked_requests_per_s"]
-    offered = throughput["offered_requests_per_s"]
-    if stated or offered is not None:
-        rates += f" of {exact_rate(stated) if stated else rate(offered)}"
     output = throughput["output_tokens_per_s"]
-    parts = [f"rate  {rates:<20}", f"output {ABSENT if output is None else significant(output)} tok/s"]
+    tokens = ABSENT if output is None else significant(output)
+    parts = [f"rate  {rates_line(summary):<20}", f"output {tokens} tok/s"]
     if goodput["share"] is not None:
         parts.append(f"goodput {percent(goodput['share'])}")
     lines += _flowed(parts, width, "  ")
@@ -190,6 +183,10 @@ def _instrument(summary: Mapping[str, Any]) -> list[str]:
     return [", ".join(parts)] if parts else []
 
 
+def _indented(text: str, width: int) -> str:
+    return textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    ")
+
+
 def _checks(summary: Mapping[str, Any], width: int, *, color: bool) -> list[str]:
     lines: list[str] = []
     limits = [limit_text(check) for check in summary["gate"]["checks"]]
@@ -198,6 +195,7 @@ def _checks(summary: Mapping[str, Any], width: int, *, color: bool) -> list[str]
         observed, between = quantity(check, check["observed"]), check_interval(check)
         line = f"  {text:<{first}} {observed:>9}   {between:<14} {check['status']}"
         if needed := needed_text(check):
-            line = f"{line}  {needed}" if len(line) + 2 + len(needed) <= width else f"{line}\n    {needed}"
+            fits = len(line) + 2 + len(needed) <= width
+            line = f"{line}  {needed}" if fits else f"{line}\n{_indented(needed, width)}"
         lines.append(line.replace(check["status"], _painted(check["status"], color=color)))
     return lines

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llmbench.metrics import WHOLE
+
 ABSENT = "-"
 METRIC_NAMES = {
     "ttft": "TTFT",
@@ -83,6 +85,18 @@ def rate(value: float | None) -> str:
     return ABSENT if value is None else f"{significant(value)}/s"
 
 
+def rates_line(summary: Mapping[str, Any]) -> str:
+    """3.98/s of 4.02/s: what was achieved and what was offered, in the same window.
+
+    Where the window lasts until the last answer, nothing was offered for a part of it, and it says so.
+    """
+    achieved, offered = (summary["throughput"][f"{kind}requests_per_s"] for kind in ("", "offered_"))
+    if offered is None:
+        return rate(achieved)
+    is_whole = summary["window"]["kind"] == WHOLE
+    return f"{rate(achieved)} {'until the last answer' if is_whole else f'of {rate(offered)}'}"
+
+
 def interval(ends: list[float] | None, unit: str) -> str:
     """318 to 377, in the unit of the value it stands beside."""
     if not ends:
@@ -128,11 +142,11 @@ def check_interval(check: Mapping[str, Any]) -> str:
 
 
 def needed_text(check: Mapping[str, Any]) -> str:
-    """How far off a decision is: about 310 more; or that no number of requests would bring one."""
+    """How far off a decision is (about 310 more), or why it will not come; empty where there is one."""
+    if check.get("not_measurable"):
+        return f"not measurable: {check['not_measurable']}"
     needed = check["needed_requests"]
-    if needed is not None:
-        return f"about {needed:,} more"
-    return "no answer has it" if check["status"] == "INCONCLUSIVE" else ""
+    return "" if needed is None else f"about {needed:,} more"
 
 
 def failure_name(failure: Mapping[str, Any]) -> str:

@@ -99,6 +99,23 @@ class TestWindow:
             plan(**load)
 
 
+class TestMeasuredTime:
+    def test_it_is_the_planned_one(self):
+        timed = plan(arrivals="constant", rate=2.0, duration=10.0, warmup=5.0)
+        assert timed.window_ns == (5 * S, 15 * S)
+        assert timed.num_due(*timed.window_ns) == 20
+
+    def test_or_lies_between_the_first_and_the_last_measured_request(self):
+        counted = plan(arrivals="constant", rate=2.0, requests=4, warmup=5.0)
+        assert counted.window_ns == (5 * S, 6.5 * S)
+        assert counted.num_due(*counted.window_ns) == 3
+        assert counted.num_due(0, 5 * S) == 10
+
+    def test_of_a_closed_loop_without_an_end_only_its_begin_is_known(self):
+        closed = plan(arrivals="closed", concurrency=2, requests=4, warmup=5.0)
+        assert (closed.window_ns, closed.num_due(0, S)) == ((5 * S, None), 0)
+
+
 class TestStages:
     STAGES = ({"rate": 2.0, "for": 10.0}, {"ramp_to": 10.0, "for": 20.0}, {"rate": 0.0, "for": 5.0})
 
@@ -203,14 +220,6 @@ class TestTrace:
             make_plan(scenario(kind="azure", arrivals="trace"))
 
 
-def test_it_knows_how_many_arrivals_come_together():
-    burst = plan(arrivals="burst", burst={"size": 32, "every": 10.0}, duration=60.0)
-    assert burst.most_due_within(S // 20) == 32
-    assert plan(arrivals="constant", rate=10.0, duration=60.0).most_due_within(S // 20) == 1
-    assert plan(arrivals="constant", rate=100.0, duration=2.0).most_due_within(S // 20) in {5, 6}
-    assert plan(arrivals="closed", concurrency=4, requests=9).most_due_within(S) == 0
-
-
 @pytest.mark.parametrize(
     ("load", "line"),
     [
@@ -222,8 +231,10 @@ def test_it_knows_how_many_arrivals_come_together():
          "open loop, gamma 4/s (burstiness 0.5)   1,200 requests, seed 7"),
         ({"arrivals": "constant", "stages": [{"rate": 1.0, "for": 30.0}, {"ramp_to": 10.0, "for": 60.0}]},
          "open loop, constant 1 to 10/s in 2 stages for 90 s   360 requests, seed 7"),
-        ({"arrivals": "constant", "stages": [{"ramp_to": 8.0, "for": 10.0}]},
-         "open loop, constant 0 to 8/s in 1 stage for 10 s   40 requests, seed 7"),
+        ({"arrivals": "constant", "stages": [{"ramp_to": 8.0, "for": 60.0}]},
+         "open loop, constant 0 to 8/s in 1 stage for 60 s   240 requests, seed 7"),
+        ({"arrivals": "closed", "stages": [{"ramp_to": 8, "for": 60.0}]},
+         "closed loop, 0 to 8 users in 1 stage for 60 s   seed 7"),
         ({"arrivals": "burst", "requests": 64}, "open loop, all at once   64 requests, seed 7"),
         ({"arrivals": "burst", "burst": {"size": 8, "every": 0.5}, "duration": 2.0},
          "open loop, bursts of 8 every 0.5 s for 2 s   32 requests, seed 7"),

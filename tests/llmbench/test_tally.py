@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmbench.load.plan import make_plan
 from llmbench.records import Outcome, RequestRecord
 from llmbench.replay.tally import _LATEST, EverySecond, SelfProbe, Tally, _Latest
+from llmbench.scenario.model import Scenario
 
 S = 10**9
 
@@ -109,3 +111,47 @@ async def test_samples_come_once_a_second_also_after_a_stall():
     assert seconds == [1.0, 2.0]
     assert len(often) == 8
     assert often == sorted(often)
+
+
+def rated(plan, *ends_s):
+    tally = Tally(plan)
+    for end_s in ends_s:
+        tally.add(ended(end_ns=round(end_s * 1e9)))
+    return tally
+
+
+def plan_of(**load):
+    workload = {"kind": "synthetic", "input_tokens": 8, "output_tokens": 8}
+    target = {"url": "http://127.0.0.1:1"}
+    return make_plan(Scenario.model_validate({"target": target, "load": load, "workload": workload}))
+
+
+def test_the_live_rates_are_those_of_the_summary():
+    """A ramp from 0 to 20/s reads 10/s over all of it, not the 20/s at its end."""
+    plan = plan_of(arrivals="constant", stages=[{"ramp_to": 20.0, "for": 60.0}])
+    tally = rated(plan, *(due_ns / 1e9 + 0.001 for due_ns in plan.due_ns.tolist()))
+    achieved, offered = tally.rates(60 * S)
+    assert offered == len(plan.due_ns) / 60 == pytest.approx(10, rel=0.01)
+    assert achieved == pytest.approx(offered, rel=0.01)
+    assert tally.rates(90 * S) == (achieved, offered)  # while the run drains, too
+
+
+def test_the_warm_up_is_left_out_of_the_live_rates_once_it_is_over():
+    plan = plan_of(arrivals="constant", rate=10.0, warmup=5.0, duration=10.0)
+    tally = rated(plan, 1, 2, 3, 5.5, 6)
+    assert tally.rates(5 * S) == (3 / 5, 10.0)
+    assert tally.rates(7 * S) == (1.0, 10.0)
+    assert tally.rates(0) == (0.0, None)
+
+
+def test_live_no_more_is_achieved_than_was_offered():
+    tally = rated(plan_of(arrivals="constant", rate=10.0, warmup=5.0, duration=10.0), *[5.01] * 50)
+    assert tally.rates(6 * S) == (10.0, 10.0)
+
+
+def test_a_closed_loop_has_no_offered_rate_nor_has_all_at_once():
+    closed = rated(plan_of(arrivals="closed", concurrency=2, duration=10.0), 1, 2)
+    assert closed.rates(4 * S) == (0.5, None)
+    burst = rated(plan_of(arrivals="burst", requests=8), 1, 2)
+    assert burst.rates(4 * S) == (0.5, None)
+    assert Tally().rates(S) == (0.0, None)
