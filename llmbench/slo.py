@@ -1,13 +1,16 @@
 """Judging a run's summary against its limits: PASS, FAIL or INCONCLUSIVE, and the exit code that follows.
 
-Limits are judged on point estimates where the sample can support one; the intervals stand beside them. What
-it cannot support is no PASS and no FAIL: it is INCONCLUSIVE, with the number of requests that are missing.
+One rule for every limit: it is judged on the point estimate if the sample supports one, with the 95 %
+interval beside it; else it is INCONCLUSIVE, with the number of requests that are missing.
 
-    percentiles   from so many values on that the percentile lies between two of them (`samples_needed`)
-    shares        errors ≤ 1 % is about one failure in a hundred, so a hundred requests are needed; goodput
-                  ≥ 95 % needs twenty. With fewer it is decided if the whole 95 % interval lies on one side.
-                  A limit that allows no failure at all (errors: 0 %) is broken by the first one, and holds
-                  while there is none.
+- A percentile needs `stats.samples_needed` values, so that one is expected to lie beyond it: p95 20, p99 100.
+- A share is the same statement: errors ≤ 1 % says that 99 % succeed, so it needs 100 requests; goodput ≥ 95 %
+  needs 20. With fewer it is decided only where the whole interval lies on one side of the limit.
+- Limits on every single request (max, errors: 0 %, goodput: 100 %) and on means and rates are judged on what
+  was seen, be it one request.
+
+What a run cannot measure however long it is (TTFT of answers that are not streamed) is INCONCLUSIVE too, with
+the reason instead of a number.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from llmbench.context import Limit
 from llmbench.stats import samples_needed
 
 SHARES = ("errors", "goodput")
+FROM_DUE = ("send_lag", "ttft_due", "e2e_due")
+OF_STREAMS = ("ttft", "ttft_due", "tpot", "itl", "chunk_gap", "time_to_first_answer")
 THROUGHPUTS = ("requests_per_s", "input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s")
 
 
@@ -67,7 +72,8 @@ def exit_code(
 
 def _check(limit: Limit, summary: Mapping[str, Any]) -> dict[str, Any]:
     observed, interval = _statistic(limit, summary)
-    needed = _needed(limit, summary)
+    reason = _why_not_measurable(limit, summary) if observed is None else None
+    needed = _needed(limit, summary) if reason is None else None
     if observed is None or (needed is not None and not _is_clear(limit, interval)):
         status = "INCONCLUSIVE"
     else:
@@ -82,6 +88,7 @@ def _check(limit: Limit, summary: Mapping[str, Any]) -> dict[str, Any]:
         "high": interval[1] if interval else None,
         "status": status,
         "needed_requests": needed if status == "INCONCLUSIVE" else None,
+        "not_measurable": reason,
     }
 
 
@@ -90,8 +97,8 @@ def _holds(limit: Limit, value: float) -> bool:
 
 
 def _is_clear(limit: Limit, interval: list[float] | None) -> bool:
-    """Is the whole interval on one side of the limit?"""
-    return interval is not None and len({_holds(limit, end) for end in interval}) == 1
+    """Does the whole interval lie on one side of the limit?"""
+    return interval is not None and _holds(limit, interval[0]) == _holds(limit, interval[1])
 
 
 def _statistic(limit: Limit, summary: Mapping[str, Any]) -> tuple[float | None, list[float] | None]:
@@ -99,34 +106,65 @@ def _statistic(limit: Limit, summary: Mapping[str, Any]) -> tuple[float | None, 
     if limit.metric in SHARES:
         block = summary[limit.metric] or {}
         return block.get("share"), block.get("ci95")
-    if limit.metric in THROUGHPUTS or limit.metric == "throughput":
-        name = limit.metric if limit.metric in THROUGHPUTS else limit.stat
-        return summary["throughput"].get(name), None
+    if (rate := _rate_name(limit)) is not None:
+        return summary["throughput"].get(rate), None
     block = summary["metrics"].get(limit.metric, {})
     return block.get(limit.stat), block.get("ci95", {}).get(limit.stat)
 
 
+def _rate_name(limit: Limit) -> str | None:
+    if limit.metric in THROUGHPUTS:
+        return limit.metric
+    return limit.stat if limit.metric == "throughput" else None
+
+
 def _needed(limit: Limit, summary: Mapping[str, Any]) -> int | None:
-    """About how many more requests the statistic needs; None where it has enough, or more would not help."""
+    """About how many more requests the statistic needs; None where it has enough."""
     if limit.metric in SHARES:
-        attempts = summary["errors"]["attempts"]
-        return max(0, _needed_for_share(limit) - attempts) or None
+        missing = _needed_for_share(limit) - int(summary["errors"]["attempts"])
+        return missing if missing > 0 else None
     percent = percent_of_stat(limit.stat)
     block = summary["metrics"].get(limit.metric)
     if percent is None or block is None:
         return None
-    missing: int = samples_needed(percent) - block["count"]
+    missing = samples_needed(percent) - int(block["count"])
     if missing <= 0:
         return None
     num_ok = summary["counts"]["measured_outcomes"].get("ok", 0)
-    if num_ok and not block["count"]:
-        return None  # no answer has it: not streamed, or a single token
-    a_request = max(1.0, block["count"] / num_ok) if num_ok else 1.0
-    return math.ceil(missing / a_request)
+    a_request = block["count"] / num_ok if num_ok and block["count"] else 1.0
+    return math.ceil(round(missing / a_request, 6))
 
 
 def _needed_for_share(limit: Limit) -> int:
-    """Requests of which a single failure is no more than the limit allows."""
+    """As many requests as the percentile needs that says the same; one where none at all may fail."""
     allowed = 1 - limit.limit if limit.higher_is_better else limit.limit
-    # Rounded, because 1 - 0.95 is 0.050000000000000044.
-    return math.ceil(round(1 / allowed, 6)) if allowed > 0 else 1
+    return samples_needed(100 * (1 - allowed))
+
+
+def _why_not_measurable(limit: Limit, summary: Mapping[str, Any]) -> str | None:
+    """Why no number of requests like these would give a value; None where more of them would."""
+    counts, metrics = summary["counts"], summary["metrics"]
+    if not counts["measured"]:
+        return "no request was measured"
+    if limit.metric == "errors":
+        return None
+    if limit.metric == "goodput":
+        return "there is no limit that a single request can meet"
+    if not counts["measured_outcomes"].get("ok", 0):
+        return "no request succeeded"
+    if (rate := _rate_name(limit)) is not None:
+        no_input = rate in ("input_tokens_per_s", "total_tokens_per_s") and summary["tokens"]["input"] is None
+        return "the server does not count its input" if no_input else "too few requests to tell a rate"
+    block = metrics.get(limit.metric)
+    if block is None or block["count"]:
+        return None
+    if limit.metric in FROM_DUE and not summary["run"]["open_loop"]:
+        return "in a closed loop nothing is due"
+    longest = metrics["output_tokens"]["max"]
+    if limit.metric in OF_STREAMS and not metrics["ttft"]["count"]:
+        return "the answers were not streamed" if longest else "no answer had any output"
+    if limit.metric == "time_to_first_answer":
+        return "no answer had output beside its reasoning"
+    if limit.metric in ("tpot", "itl", "chunk_gap") and (longest or 0) <= 1:
+        return "no answer had two tokens"
+    return "tokens cannot be told apart in these answers"

@@ -212,7 +212,7 @@ def share_interval(hits: int, count: int) -> tuple[float, float] | None:
     centre = share + z * z / (2 * count)
     reach = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    # The ends are exact where all or none were hit; computed they would be off by the last digit.
+    # The ends of none and of all are exact; computed they would be off by the last digit.
     low = 0.0 if hits == 0 else (centre - reach) / scale
     return low, 1.0 if hits == count else (centre + reach) / scale
 

@@ -7,6 +7,7 @@ from llmbench.report.summary import summarise
 from llmbench.report.text import check_interval, needed_text
 from llmbench.scenario.objectives import Slo
 from llmbench.slo import exit_code, percent_of_stat
+from llmbench.stats import share_interval
 from tests.llmbench.sample_runs import MS, S, closed_loop, failed_record, limit, ok_record
 
 
@@ -51,35 +52,98 @@ def some_failing(num, num_failed):
         (1, 0, 0.01, "INCONCLUSIVE", 99),  # one answer says little of one in a hundred
         (99, 0, 0.01, "INCONCLUSIVE", 1),
         (100, 0, 0.01, "PASS", None),
+        (106, 1, 0.01, "PASS", None),
         (100, 1, 0.01, "PASS", None),  # at the limit is within it
         (100, 2, 0.01, "FAIL", None),
+        (50, 1, 0.01, "INCONCLUSIVE", 50),  # 49 more successes, and it would hold
         (3, 1, 0.1, "INCONCLUSIVE", 7),
         (8, 6, 0.1, "FAIL", None),  # too few for a tenth, but clear
+        (1, 1, 0.01, "FAIL", None),
         (1, 0, 0.0, "PASS", None),  # none may fail, and none did
         (400, 1, 0.0, "FAIL", None),
     ],
 )
-def test_a_share_is_decided_by_as_many_requests_as_it_takes_to_see_one(
+def test_a_share_is_decided_by_as_many_requests_as_its_percentile_needs(
     num, num_failed, allowed, status, needed
 ):
     (check,) = gate_of(some_failing(num, num_failed), limit("errors", "share", allowed))["checks"]
     assert (check["status"], check["needed_requests"]) == (status, needed)
+    assert check["not_measurable"] is None
 
 
-def test_goodput_needs_requests_as_errors_do():
+@pytest.mark.parametrize(("num", "status", "needed"), [(19, "INCONCLUSIVE", 1), (20, "PASS", None)])
+def test_goodput_needs_requests_as_errors_do(num, status, needed):
     slo = (limit("ttft", "p50", 0.5), limit("goodput", "share", 0.95, higher_is_better=True))
-    statuses = [gate_of(answers(num), *slo)["checks"][1] for num in (19, 20)]
-    assert [(check["status"], check["needed_requests"]) for check in statuses] == [
-        ("INCONCLUSIVE", 1),
-        ("PASS", None),
+    check = gate_of(answers(num), *slo)["checks"][1]
+    assert (check["status"], check["needed_requests"]) == (status, needed)
+
+
+def test_no_failure_is_shown_as_an_interval_from_nothing():
+    for num in range(1, 400):
+        assert share_interval(0, num)[0] == 0
+        assert share_interval(num, num)[1] == 1
+    (check,) = gate_of(answers(70), limit("errors", "share", 0.01))["checks"]
+    assert check_interval(check) == "0 to 5.2"
+
+
+def whole_answers(num):
+    """Answers that came as one body, as with `stream: false`."""
+    return [
+        ok_record(i, sent=i * S, events=[i * S + S], tokens=[8], first_event_ns=None, first_answer_ns=None)
+        for i in range(num)
     ]
 
 
-def test_what_no_answer_has_is_not_promised_by_more_requests():
-    records = [ok_record(i, events=[S]) for i in range(50)]  # a single token each
-    (check,) = gate_of(records, limit("tpot", "p95", 0.5))["checks"]
+def single_tokens(num):
+    return [ok_record(i, sent=i * S, events=[i * S + S]) for i in range(num)]
+
+
+@pytest.mark.parametrize(
+    ("records", "slo", "why"),
+    [
+        (whole_answers(5), limit("ttft", "p95", 1), "the answers were not streamed"),
+        (whole_answers(5), limit("tpot", "p95", 1), "the answers were not streamed"),
+        (whole_answers(5), limit("itl", "mean", 1), "the answers were not streamed"),
+        (single_tokens(5), limit("tpot", "p95", 1), "no answer had two tokens"),
+        (single_tokens(5), limit("itl", "p95", 1), "no answer had two tokens"),
+        ([ok_record(i) for i in range(5)], limit("ttft", "p95", 1), "no answer had any output"),
+        (answers(5), limit("send_lag", "p95", 1), "in a closed loop nothing is due"),
+        (answers(5), limit("ttft_due", "p95", 1), "in a closed loop nothing is due"),
+        (
+            [ok_record(i, events=[S, 2 * S], first_answer_ns=None) for i in range(5)],
+            limit("time_to_first_answer", "p95", 1),
+            "no answer had output beside its reasoning",
+        ),
+        (
+            [ok_record(i, events=[S, 2 * S], event_tokens=None, output_tokens=9) for i in range(5)],
+            limit("tpot", "p95", 1),
+            "tokens cannot be told apart in these answers",
+        ),
+        (
+            answers(5),
+            limit("goodput", "share", 0.9, higher_is_better=True),
+            "there is no limit that a single request can meet",
+        ),
+        ([failed_record(i) for i in range(5)], limit("ttft", "p95", 1), "no request succeeded"),
+        ([ok_record(0, phase="warmup")], limit("errors", "share", 0.01), "no request was measured"),
+        (
+            answers(1),
+            limit("requests_per_s", "rate", 1, higher_is_better=True),
+            "too few requests to tell a rate",
+        ),
+    ],
+)
+def test_what_no_more_requests_would_tell_has_its_reason(records, slo, why):
+    (check,) = gate_of(records, slo)["checks"]
     assert (check["status"], check["needed_requests"]) == ("INCONCLUSIVE", None)
-    assert needed_text(check) == "no answer has it"
+    assert needed_text(check) == f"not measurable: {why}"
+
+
+def test_what_only_some_answers_have_needs_as_many_more():
+    """Ten of a hundred answers have two tokens: for ten more times per token it takes a hundred more."""
+    records = [ok_record(i, events=[S, 2 * S] if i % 10 == 0 else [S]) for i in range(100)]
+    (check,) = gate_of(records, limit("tpot", "p95", 0.5))["checks"]
+    assert (check["needed_requests"], needed_text(check)) == (100, "about 100 more")
 
 
 def test_a_check_says_what_was_seen_and_how_sure_that_is():
@@ -188,8 +252,3 @@ def test_a_statistics_name_is_read_as_k6_and_people_write_it(stat, percent):
 )
 def test_exit_codes_are_the_contracts(verdict, gate, more, code):
     assert exit_code(verdict, gate, **({"num_ok": 5} | more)) == code
-
-
-def test_no_failure_is_shown_as_an_interval_from_nothing():
-    (check,) = gate_of(answers(100), limit("errors", "share", 0.01))["checks"]
-    assert check_interval(check) == "0 to 3.7"
