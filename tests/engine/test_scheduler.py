@@ -187,7 +187,7 @@ def test_random_lives_break_no_promise_and_all_end_without_a_leak(operations, po
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=2000, deadline=None)
 @given(st.lists(OPERATIONS, max_size=80), POLICIES)
 def test_thousands_of_random_lives(operations, policy):
     test_random_lives_break_no_promise_and_all_end_without_a_leak.hypothesis.inner_test(operations, policy)

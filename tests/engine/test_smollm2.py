@@ -26,9 +26,9 @@ def engine():
     )
 
 
-def say(engine, request_of, finish, **prompts):
+def say(engine, request_of, finish, max_tokens=24, **prompts):
     for name, prompt in prompts.items():
-        engine.add(request_of(name, prompt, ignore_eos=False, max_tokens=24))
+        engine.add(request_of(name, prompt, ignore_eos=False, max_tokens=max_tokens))
     return {name: "".join(event.text for event in events) for name, events in finish(engine).items()}
 
 
@@ -82,3 +82,21 @@ def test_twenty_prompts_go_on_as_with_transformers():
             wanted = theirs(said).logits[0]
         torch.testing.assert_close(logits, wanted, rtol=0, atol=2e-3)
         assert logits[len(ids) - 1 : -1].argmax(-1).tolist() == said[0, len(ids) :].tolist(), prompt
+
+
+SWITCHES = {
+    "contiguous": {"kv_cache": "contiguous"},
+    "no cache, by the textbook": {"kv_cache": "none", "attention": "plain"},
+    "small blocks, small chunks": {"block_size": 4, "max_num_batched_tokens": 8, "max_num_seqs": 8},
+    "whole prompts, one at a time": {"enable_chunked_prefill": False, "max_num_seqs": 1},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES.keys())
+def test_twenty_prompts_say_the_same_whatever_the_switches(engine, request_of, finish, switches):
+    config = EngineConfig.resolve(engine.model_config, Switches(max_model_len=512, **switches))
+    other = Engine(engine.runner.model, engine.tokenizer, config)
+    prompts = {prompt: engine.tokenizer.encode(prompt) for prompt in PROMPTS}
+    said = [say(one, request_of, finish, max_tokens=10, **prompts) for one in (engine, other)]
+    assert said[0] == said[1]
