@@ -17,7 +17,8 @@ generator is llmbench, on the same cores.
 Beside each figure stands its roof. For decoding that is what reading all weights once a step leaves at the
 measured memory bandwidth; with float32 weights and many streams the arithmetic ends it first, and where it
 does, the measured rate of matrix products is the roof. Keys and values, which every engine reads too, are not
-in it. For prompts it is the arithmetic alone; kernels of 8-bit integers may go through that roof.
+in it. For prompts it is the arithmetic alone; kernels of 8-bit integers may go through that roof. Float32 can
+not: a share above 100 % says that others used the cores while the roof was measured.
 
 vLLM wants an environment of its own, outside the repository:
 
