@@ -3,11 +3,15 @@ from __future__ import annotations
 import pytest
 
 from llmbench.columns import from_records
+from llmbench.load.plan import make_plan
 from llmbench.report.summary import summarise
 from llmbench.report.text import check_interval, needed_text
+from llmbench.scenario.bundled import bundled_scenarios
+from llmbench.scenario.load import load_scenario
 from llmbench.scenario.objectives import Slo
 from llmbench.slo import exit_code, percent_of_stat
-from llmbench.stats import share_interval
+from llmbench.stats import samples_needed, share_interval
+from llmbench.workload.data import load_data
 from tests.llmbench.sample_runs import MS, S, closed_loop, failed_record, limit, ok_record
 
 
@@ -76,6 +80,23 @@ def test_goodput_needs_requests_as_errors_do(num, status, needed):
     slo = (limit("ttft", "p50", 0.5), limit("goodput", "share", 0.95, higher_is_better=True))
     check = gate_of(answers(num), *slo)["checks"][1]
     assert (check["status"], check["needed_requests"]) == (status, needed)
+
+
+@pytest.mark.parametrize("name", sorted(bundled_scenarios()))
+def test_every_bundled_scenario_sends_enough_to_decide_its_limits(name, monkeypatch):
+    monkeypatch.setenv("LLMBENCH_URL", "http://127.0.0.1:1")
+    path = bundled_scenarios()[name]
+    scenario = load_scenario(path)
+    if scenario.load.arrivals == "closed" or not scenario.slo.limits:
+        return  # how many it will be is not known beforehand
+    attempts = make_plan(scenario, load_data(scenario, path.parent).trace).num_requests
+    for each in scenario.slo.limits:
+        if each.metric in ("errors", "goodput"):
+            records = some_failing(attempts, 0)
+            slo = (limit("ttft", "p50", 1e3), each)
+            assert gate_of(records, *slo)["checks"][1]["needed_requests"] is None
+        elif each.stat.startswith("p"):
+            assert attempts >= samples_needed(percent_of_stat(each.stat))
 
 
 def test_no_failure_is_shown_as_an_interval_from_nothing():
