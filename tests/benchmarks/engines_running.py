@@ -203,12 +203,16 @@ def start(name: str, setting: Setting, launch: Launch) -> Engine:
 
 
 def for_vllm(setting: Setting) -> Path:
-    """The model's folder again, where it is said that tokenizer.json is all there is to know."""
-    folder = setting.scratch / "for-vllm"
+    """The model's folder again, where it is said that tokenizer.json is all there is to know.
+
+    It stays, because vLLM keeps what it compiled for a path.
+    """
+    folder = setting.folder.with_name(f"{setting.folder.name}-for-vllm")
     folder.mkdir(exist_ok=True)
     for file in setting.folder.iterdir():
-        if file.name != "tokenizer_config.json":
-            (folder / file.name).symlink_to(file)
+        link = folder / file.name
+        if file.name != "tokenizer_config.json" and not link.exists():
+            link.symlink_to(file)
     config = json.loads((setting.folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
