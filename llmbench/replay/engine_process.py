@@ -28,7 +28,7 @@ from llmbench.errors import CannotMeasure, TargetUnreachable
 READY: Final = re.compile(
     r"^reference_engine ready at (?P<url>http://\S+) model=(?P<model>\S+)", re.MULTILINE
 )
-NEEDED: Final = ("torch", "tokenizers", "safetensors", "jinja2")
+NEEDED: Final = ("torch", "tokenizers", "safetensors", "jinja2", "prometheus_client")
 POLL_S: Final = 0.05
 TELL_EVERY_S: Final = 5.0
 TERM_GRACE_S: Final = 5.0
