@@ -29,7 +29,7 @@ def engines(folder: Path) -> set[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"reference_engine" in words and (entry / "cwd").readlink() == folder:
+            if b"reference_engine" in words and b"--port" in words and (entry / "cwd").readlink() == folder:
                 found.add(int(entry.name))
         except OSError:  # it has ended, or is not ours to look at
             continue

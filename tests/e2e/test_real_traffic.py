@@ -103,11 +103,11 @@ def check_run(bench: Bench) -> None:
 
 def test_azure_traffic_on_the_bundled_engine(bench, gguf, trace):
     result = bench("run", "azure-conversation", *SETTINGS, *trace)
-    assert result.returncode in MEASURED, result.stdout + result.stderr
+    assert result.returncode in (*MEASURED, 98), result.stdout + result.stderr  # 98: few for its limits
     check_run(bench)
 
 
 def test_azure_traffic_on_llama_cpp(bench, llama_cpp, trace):
     result = bench("run", "azure-conversation", "--url", llama_cpp, *SETTINGS, *trace)
-    assert result.returncode in MEASURED, result.stdout + result.stderr
+    assert result.returncode in (*MEASURED, 98), result.stdout + result.stderr  # 98: few for its limits
     check_run(bench)
