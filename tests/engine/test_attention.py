@@ -95,14 +95,14 @@ def both(step, seed, make=FastAttention) -> tuple[torch.Tensor, torch.Tensor]:
     return outs[0], outs[1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(steps(), st.integers(0, 1000))
 def test_fast_is_plain(step, seed):
     plain, fast = both(step, seed)
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(steps(), st.integers(0, 1000))
 def test_gathered_is_plain(step, seed):
     """What a GPU does, here on the CPU."""
