@@ -11,12 +11,14 @@ from tests.llmbench.make_big_run import make_big_run
 
 ROOT = Path(__file__).parents[2]
 
-# Linux counts ru_maxrss in KiB.
+# Not ru_maxrss: a child inherits it from the process that started it, which here may have held a model.
 REPORT = """
-import resource, sys
+import sys
+from pathlib import Path
 from llmbench.cli.app import main
 code = main(["report", sys.argv[1]])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+(peak,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+print(peak.split()[1], file=sys.stderr)  # KiB
 sys.exit(code)
 """
 
