@@ -93,8 +93,7 @@ class PlainAttention:
             end = begin + len(chunk.token_ids)
             keys, values = k[begin:end], v[begin:end]  # [C, K, D]
             if self.cache is not None:
-                keys = context(self.cache.k[layer], chunk).transpose(0, 1)
-                values = context(self.cache.v[layer], chunk).transpose(0, 1)
+                keys, values = (piece.transpose(0, 1) for piece in Context(self.cache, chunk)(layer))
             out.append(self._attend(q[begin:end], keys, values, chunk.start))
             begin = end
         return torch.cat(out)
@@ -167,19 +166,20 @@ class Prompt:
     """Several tokens of one sequence: to each other, and to what of it is in the cache."""
 
     def __init__(self, cache: KVCache | None, chunk: ScheduledChunk, device: str) -> None:
-        self.cache, self.chunk = cache, chunk
         self.num_rows = len(chunk.token_ids)
+        self.context: Context | None = None  # None: there is nothing before these rows
         self.mask: Tensor | None = None  # [rows, C]
         if chunk.start > 0:
+            assert cache is not None
+            self.context = Context(cache, chunk)
             at = torch.arange(chunk.start, chunk.end, device=device)
             self.mask = torch.arange(chunk.end, device=device) <= at[:, None]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Part`."""
         keys, values = k.transpose(0, 1), v.transpose(0, 1)
-        if self.chunk.start > 0:
-            assert self.cache is not None
-            keys, values = (context(t[layer], self.chunk) for t in (self.cache.k, self.cache.v))
+        if self.context is not None:
+            keys, values = self.context(layer)
         mixed = functional.scaled_dot_product_attention(
             q.transpose(0, 1)[None],
             keys[None],
@@ -191,14 +191,25 @@ class Prompt:
         return mixed[0].transpose(0, 1)
 
 
-def context(cache: Tensor, chunk: ScheduledChunk) -> Tensor:
-    """Positions 0 ... end - 1 of a chunk's sequence, together: `[K, N, B, D]` -> `[K, end, D]`."""
-    size = cache.shape[2]
-    table = chunk.block_table[: -(-chunk.end // size)]
-    if list(table) == list(range(table[0], table[0] + len(table))):  # they lie side by side: a view
-        return cache[:, table[0] : table[0] + len(table)].flatten(1, 2)[:, : chunk.end]
-    numbers = torch.tensor(table, device=cache.device)
-    return cache.index_select(1, numbers).flatten(1, 2)[:, : chunk.end]
+class Context:
+    """Positions 0 ... end - 1 of a chunk's sequence as one piece: where its blocks lie side by side a view,
+    else a copy. Which it is is found out once a step, not once a layer.
+    """
+
+    def __init__(self, cache: KVCache, chunk: ScheduledChunk) -> None:
+        self.cache, self.end = cache, chunk.end
+        table = chunk.block_table[: -(-chunk.end // cache.block_size)]
+        is_range = table == tuple(range(table[0], table[0] + len(table)))
+        self._range = slice(table[0], table[0] + len(table)) if is_range else None
+        self._numbers = None if is_range else torch.tensor(table, device=cache.k[0].device)
+
+    def __call__(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, each `[K, end, D]`."""
+        return self._piece(self.cache.k[layer]), self._piece(self.cache.v[layer])
+
+    def _piece(self, cache: Tensor) -> Tensor:
+        some = cache[:, self._range] if self._numbers is None else cache.index_select(1, self._numbers)
+        return some.flatten(1, 2)[:, : self.end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,11 +356,11 @@ class DecodeOne:
     num_rows = 1
 
     def __init__(self, cache: KVCache, chunk: ScheduledChunk) -> None:
-        self.cache, self.chunk = cache, chunk
+        self.context = Context(cache, chunk)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `Part`."""
-        keys, values = (context(t[layer], self.chunk)[None] for t in (self.cache.k, self.cache.v))
+        keys, values = (piece[None] for piece in self.context(layer))
         grouped = q.view(1, keys.shape[1], -1, q.shape[2])  # [1, K, G, D]
         return functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
 
