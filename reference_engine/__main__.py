@@ -16,7 +16,9 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,7 @@ from reference_engine.errors import ConfigError, EngineError
 from reference_engine.model_config import ModelConfig
 
 if TYPE_CHECKING:
-    from reference_engine.engine import Engine
+    from reference_engine.server import Server
 
 DESCRIPTION = """\
 A small inference engine with OpenAI's API. TTFT is the time to first token: waiting for a slot, then
@@ -262,10 +264,15 @@ def _serve(args: argparse.Namespace) -> int:
     listener = _bind(args.host, args.port)
     _wait_briefly_for_threads()
     from reference_engine.engine import Engine
+    from reference_engine.engine_thread import EngineThread
+
+    thread = EngineThread(partial(Engine.load, folder, config))
+    from reference_engine.server import Server  # while the weights are read
 
     name = args.served_model_name or _public_name(args.model)
-    engine = Engine.load(folder, config)
-    return asyncio.run(_listen(engine, name, listener, args))
+    start = partial(Server, thread, model_name=name, api_key=args.api_key, rate_limit=args.rate_limit)
+    _ = thread.engine  # no server without an engine
+    return asyncio.run(_listen(start, listener, args))
 
 
 def _public_name(model: str) -> str:
@@ -310,10 +317,8 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _listen(engine: Engine, name: str, listener: socket.socket, args: argparse.Namespace) -> int:
+async def _listen(start: Callable[[], Server], listener: socket.socket, args: argparse.Namespace) -> int:
     from aiohttp import web
-
-    from reference_engine.server import Server
 
     stop, hurry, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
 
@@ -327,7 +332,7 @@ async def _listen(engine: Engine, name: str, listener: socket.socket, args: argp
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    server = Server(engine, model_name=name, api_key=args.api_key, rate_limit=args.rate_limit)
+    server = start()
     # handler_cancellation: a client that leaves cancels its handler, which frees its sequences.
     runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
@@ -342,7 +347,7 @@ async def _listen(engine: Engine, name: str, listener: socket.socket, args: argp
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     gc.collect()
     gc.freeze()  # what is loaded stays: no collection has to walk through torch while streams wait
-    print(f"reference_engine ready at {url} model={name}", flush=True)
+    print(f"reference_engine ready at {url} model={server.model_name}", flush=True)
     await stop.wait()
     await site.stop()
     is_clean = await server.drain(args.drain_timeout, hurry=hurry)

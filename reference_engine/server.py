@@ -22,7 +22,6 @@ from aiohttp import web
 from reference_engine import __version__
 from reference_engine.access import Endpoint, Gate, error_response, log_bad_http_briefly, refusal
 from reference_engine.answers import Answer, Head, error_body, error_event
-from reference_engine.engine import Engine
 from reference_engine.engine_thread import EngineThread, Inbox
 from reference_engine.errors import EngineError, RequestError
 from reference_engine.metrics import Metrics
@@ -55,21 +54,22 @@ class Job:
 
 
 class Server:
-    """The endpoints. Created on the event loop; the engine's thread starts with it."""
+    """The endpoints. Created on the event loop, when the engine is loaded."""
 
     def __init__(
         self,
-        engine: Engine,
+        thread: EngineThread,
         *,
         model_name: str,
         api_key: str | None = None,
         rate_limit: float | None = None,
     ) -> None:
-        self.engine = engine
+        self.thread = thread
+        self.engine = engine = thread.engine
         self.model_name = model_name
         max_model_len = engine.config.max_model_len
         self.metrics = Metrics(model_name, max_model_len=max_model_len, stats=lambda: self.stats)
-        self.thread = EngineThread(engine, asyncio.get_running_loop(), self.metrics)
+        thread.attach(asyncio.get_running_loop(), self.metrics)
         self.is_draining = False
         self._gate = Gate(api_key=api_key, rate_limit=rate_limit)
         self._max_body_bytes = max(LEAST_MAX_BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)

@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from reference_engine.engine_thread import EngineThread
 from reference_engine.server import Server
 
 
 @asynccontextmanager
 async def serving(engine):
-    server = Server(engine, model_name="tiny")
+    server = Server(EngineThread(lambda: engine), model_name="tiny")
     runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import random
+import threading
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -15,7 +16,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from reference_engine.access import TokenBucket
-from reference_engine.errors import RequestError
+from reference_engine.engine_thread import EngineThread
+from reference_engine.errors import ConfigError, RequestError
 from reference_engine.protocol import ChatBody, CompletionBody
 from reference_engine.server import Server
 
@@ -28,7 +30,9 @@ def serve(make_tiny_engine):
     @asynccontextmanager
     async def run(api_key=None, rate_limit=None, **switches):
         engine = make_tiny_engine(**switches)
-        server = Server(engine, model_name="tiny", api_key=api_key, rate_limit=rate_limit)
+        server = Server(
+            EngineThread(lambda: engine), model_name="tiny", api_key=api_key, rate_limit=rate_limit
+        )
         runner = web.AppRunner(server.app(), handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -588,3 +592,32 @@ async def test_a_prompt_seen_before_is_reported_as_cached_and_counted(serve):
     assert f'reference_engine:request_success_total{{finished_reason="abort",{label}}} 1.0\n' in text
     assert f'reference_engine:request_success_total{{finished_reason="length",{label}}} 2.0\n' in text
     assert f"reference_engine:time_to_first_token_seconds_count{{{label}}} 3.0\n" in text
+
+
+async def test_what_loads_the_engine_steps_it(make_tiny_engine, monkeypatch):
+    """A second thread that computes costs the first a third of its speed (see `engine_thread`)."""
+    threads = []
+    engine = make_tiny_engine()
+    step = engine.step
+    monkeypatch.setattr(engine, "step", lambda: threads.append(threading.get_ident()) or step())
+
+    def load():
+        threads.append(threading.get_ident())
+        return engine
+
+    server = Server(EngineThread(load), model_name="tiny")
+    job = server._completion_job(json.dumps(TEXT).encode())
+    inbox = server.thread.submit(job.requests, is_streamed=False)
+    await inbox.take()
+    await server.drain(5)
+    assert len(threads) > 12
+    assert set(threads) == {threads[0]}
+    assert threads[0] != threading.get_ident()
+
+
+def test_an_engine_that_cannot_be_loaded_says_why():
+    def load():
+        raise ConfigError("no such weights")
+
+    with pytest.raises(ConfigError, match="no such weights"):
+        _ = EngineThread(load).engine

@@ -12,11 +12,14 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from reference_engine import __main__ as command
+from reference_engine.engine_thread import EngineThread
 from reference_engine.errors import ConfigError
+from reference_engine.server import Server
 
 COMMAND = [sys.executable, "-m", "reference_engine", "--port", "0", "--threads", "1"]
 LONG = {"prompt": "In the beginning", "max_tokens": 2000, "ignore_eos": True, "stream": True}
@@ -73,10 +76,11 @@ def test_a_port_that_another_server_takes_first_is_named(make_tiny_engine):
     args = command.build_parser().parse_args(["--port", "0"])
     listener = command._bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
+    start = partial(Server, EngineThread(make_tiny_engine), model_name="tiny")
     with listener, command._bind("127.0.0.1", port) as other:
         other.listen()
         with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1 port {port}: Address already"):
-            asyncio.run(command._listen(make_tiny_engine(), "tiny", listener, args))
+            asyncio.run(command._listen(start, listener, args))
 
 
 @pytest.mark.parametrize("rate", ["0", "-1", "many", "inf", "nan"])
