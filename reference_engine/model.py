@@ -76,7 +76,10 @@ class Layer(nn.Module):
             q, k = rope.rotate(self.q_norm(q), *turns), rope.rotate(self.k_norm(k), *turns)
         x = x + self.o(attend(index, q, k, v).flatten(-2))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
-        return x + self.down(functional.silu(gate) * up)  # type: ignore[no-any-return]
+        gate = functional.silu(gate)
+        # In place where nobody will ask for a gradient: a third of the time, which is the memory's.
+        gated = gate * up if torch.is_grad_enabled() else gate.mul_(up)
+        return x + self.down(gated)  # type: ignore[no-any-return]
 
 
 class Decoder(nn.Module):
