@@ -152,7 +152,7 @@ def _add_batching_switches(group: argparse._ArgumentGroup) -> None:
         "--max-num-batched-tokens",
         type=int,
         metavar="N",
-        help="most tokens in one step (default: 256 on a CPU, 2048 on a GPU; without chunks at least "
+        help="most tokens in one step (default: 512 on a CPU, 2048 on a GPU; without chunks at least "
         "--max-model-len). Less: a running stream waits less for the prompts of others (TPOT tail), and "
         "prompts take more steps (TTFT)",
     )

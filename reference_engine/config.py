@@ -25,7 +25,7 @@ _SMALL = 20_000_000
 
 # A step of so many tokens: long enough that a prompt is computed at nearly full speed, short enough that
 # the streams beside it do not stand still. A GPU needs more to be busy.
-_STEP_TOKENS: dict[Device, int] = {"cpu": 256, "cuda": 2048}
+_STEP_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 2048}
 _BLOCK_SIZE: dict[Device, int] = {"cpu": 64, "cuda": 16}
 
 

@@ -31,10 +31,10 @@ def resolve(**switches: object) -> EngineConfig:
 
 def test_what_is_left_open_comes_from_the_model_and_the_device():
     config = resolve()
-    assert (config.max_model_len, config.max_num_batched_tokens, config.block_size) == (512, 256, 64)
+    assert (config.max_model_len, config.max_num_batched_tokens, config.block_size) == (512, 512, 64)
     assert (config.enable_prefix_caching, config.enable_chunked_prefill) == (True, True)
     assert resolve(device="cuda").max_num_batched_tokens == 2048
-    assert resolve(max_num_seqs=300).max_num_batched_tokens == 300
+    assert resolve(max_num_seqs=600).max_num_batched_tokens == 600
     assert resolve(kv_cache="contiguous").enable_prefix_caching is False
     none = resolve(kv_cache="none")
     assert (none.enable_chunked_prefill, none.max_num_batched_tokens) == (False, 2048)
