@@ -6,6 +6,9 @@ VENV ?= .venv
 EXTRAS ?= engine,dev
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Of the tests, what a plain `pytest` runs too; in three processes, for much of it waits. OMP: a core a process.
+TESTS := not slow and not gpu and not models and not latency and not shared
+TOGETHER := -n 3 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint type check format install clean
@@ -17,7 +20,8 @@ run: $(INSTALLED)  ## replay scenarios/quickstart.yaml against the bundled engin
 	$(BIN)/llmbench run scenarios/quickstart.yaml
 
 test: $(INSTALLED)  ## the default tests (not the slow ones, nor those that need a GPU or a download)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TOGETHER) -m "$(TESTS) and not alone"
+	$(BIN)/python -m pytest -m "$(TESTS) and alone"
 
 lint: $(INSTALLED)  ## ruff
 	$(BIN)/ruff check .

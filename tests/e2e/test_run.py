@@ -117,6 +117,7 @@ def test_a_measurement_that_cannot_be_trusted_is_97(bench_on):
     assert counts["ok"] + counts["dropped"] == counts["planned"] == 20
 
 
+@pytest.mark.alone
 def test_a_broken_limit_is_99(bench_on):
     bench = bench_on(*FORGIVING)
     result = bench("run", "scenario.yaml", "--set", "slo.ttft.p50=10ms")
@@ -124,6 +125,7 @@ def test_a_broken_limit_is_99(bench_on):
     assert "FAIL" in result.stdout
 
 
+@pytest.mark.alone
 def test_a_limit_that_holds_is_0(bench_on):
     bench = bench_on(*FORGIVING)
     result = bench("run", "scenario.yaml", "--set", "slo.ttft.p50=5s", "--set", "slo.errors=10%")

@@ -54,6 +54,7 @@ def lags_ms(loop, offsets_ms):
     return run_on(loop, main)
 
 
+@pytest.mark.alone
 @LOOPS
 @WAYS
 def test_it_rings_when_it_should(loop, way, without_timerfd):
@@ -77,6 +78,7 @@ def test_an_instant_that_has_passed_rings_at_once(loop, way, without_timerfd):
     assert len(lags_ms(loop, [early, early - 10**9])) == 2
 
 
+@pytest.mark.alone
 @LOOPS
 @WAYS
 def test_setting_again_replaces_and_closing_silences(loop, way, without_timerfd):

@@ -145,7 +145,7 @@ async def test_nobody_there_is_known_within_the_time_given():
         started = time.monotonic()
         with pytest.raises(TargetUnreachable, match=r"(?s)refused the connection.*ready_timeout") as error:
             await one.wait_ready(0.6, waiting=waited.append)
-    assert 0.55 < time.monotonic() - started < 1.5
+    assert 0.55 < time.monotonic() - started < 4
     assert waited
     assert "0.6 s" in str(error.value)
 
@@ -160,7 +160,7 @@ async def test_a_server_that_takes_the_connection_and_says_nothing_does_not_stre
         started = time.monotonic()
         with pytest.raises(TargetUnreachable, match="does not answer"):
             await one.wait_ready(0.5)
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 4
 
 
 async def test_what_is_no_http_is_said_so():

@@ -45,7 +45,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition, timeout_s: float = 5.0) -> bool:
+def wait_until(condition, timeout_s: float = 20.0) -> bool:
     end_s = time.monotonic() + timeout_s
     while time.monotonic() < end_s:
         if condition():
@@ -102,7 +102,7 @@ def test_a_silent_engine_is_given_up_and_stopped(scripted, tmp_path):
     """)
     with (
         pytest.raises(TargetUnreachable, match=r"target\.ready_timeout"),
-        running_engine({}, log=log, ready_timeout_s=0.5),
+        running_engine({}, log=log, ready_timeout_s=1.0),
     ):
         pytest.fail("it was never ready")
     assert not is_alive(int((tmp_path / "pid").read_text(encoding="ascii")))
@@ -111,13 +111,13 @@ def test_a_silent_engine_is_given_up_and_stopped(scripted, tmp_path):
 def test_a_download_that_shows_progress_is_not_given_up(scripted):
     log = scripted(f"""
         import time
-        for percent in range(10):
+        for percent in range(13):
             print(percent, "%", end="\\r", flush=True)
             time.sleep(0.1)
         {READY}
         time.sleep(60)
     """)
-    with running_engine({}, log=log, ready_timeout_s=0.5) as engine:
+    with running_engine({}, log=log, ready_timeout_s=1.0) as engine:
         assert engine.returncode is None
 
 

@@ -14,6 +14,7 @@ import pytest
 from llmbench.replay.journal import FLUSH_S, Journal
 
 
+@pytest.mark.alone
 async def test_lines_are_on_disk_within_a_fraction_of_a_second(tmp_path):
     path = tmp_path / "j.jsonl"
     journal = Journal(path, pytest.fail)

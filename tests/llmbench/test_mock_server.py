@@ -312,6 +312,7 @@ def test_usage_comes_in_the_style_that_was_set(raw, style, asked, counts):
         assert carriers[0]["choices"][0]["delta"]["content"]
 
 
+@pytest.mark.alone
 def test_usage_can_come_late_and_tell_cached_tokens(raw):
     how = {"usage": "always", "usage_late": "150ms", "cached_tokens": 5}
     events = raw.events(max_tokens=2, mock=how)
@@ -335,6 +336,7 @@ def test_a_stream_may_end_without_done(raw):
     assert isinstance(raw.events(mock={"done": False})[-1][1], dict)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("when", "at_s"), [("none", None), ("early", 0.0), ("first", 0.1)])
 def test_the_role_chunk_comes_when_told(raw, when, at_s):
     events = chunks_of(raw.events(mock={"role_chunk": when, "ttft": "100ms"}))
@@ -345,6 +347,7 @@ def test_the_role_chunk_comes_when_told(raw, when, at_s):
         assert at_s - 0.001 <= roles[0][0] < at_s + LATE_S
 
 
+@pytest.mark.alone
 def test_pings_come_before_the_first_token_only(raw):
     events = raw.events(mock={"ping": "30ms", "ttft": "100ms", "itl": "40ms"})
     pings = [i for i, (_, event) in enumerate(events) if event == b": ping\n\n"]
@@ -363,6 +366,7 @@ def test_torn_sends_carry_the_same_bytes(raw):
 # ---------------------------------------------------------------------------- timing
 
 
+@pytest.mark.alone
 def test_tokens_come_on_an_absolute_schedule(raw, server):
     raw.events(max_tokens=40, mock={"ttft": "100ms", "itl": "5ms"})
     entry = server.log()[-1]
@@ -374,6 +378,7 @@ def test_tokens_come_on_an_absolute_schedule(raw, server):
     assert statistics.median(late_ns) < 2_000_000  # no drift: the last ones are no later than the first
 
 
+@pytest.mark.alone
 def test_a_client_sees_what_the_log_says(raw, server):
     events = chunks_of(raw.events(max_tokens=10, mock={"ttft": "80ms", "itl": "20ms", "role_chunk": "none"}))[
         :10
@@ -387,6 +392,7 @@ def test_a_client_sees_what_the_log_says(raw, server):
     assert statistics.median(gaps_s) < 0.005
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("how", "due_ms"),
     [
@@ -419,11 +425,13 @@ def test_random_delays_are_lognormal_with_the_mean_asked_for_and_repeat_by_seed(
     assert statistics.median(first) == pytest.approx(0.2 * 2.718281828 ** (-0.125), rel=0.04)
 
 
+@pytest.mark.alone
 def test_a_whole_answer_is_due_with_its_last_token(raw):
     raw.ask(max_tokens=5, mock={"ttft": "50ms", "itl": "20ms"})
     assert 0.129 < raw.at_s - raw.sent_s < 0.13 + LATE_S
 
 
+@pytest.mark.alone
 def test_a_buffered_stream_arrives_in_one_piece_after_its_head(raw):
     raw.send("POST", CHAT, request(CHAT, stream=True, mock={"buffered": True, "itl": "50ms"}))
     raw.head()
@@ -514,6 +522,7 @@ def test_a_malformed_event_does_not_end_the_stream(raw):
     assert payloads[-1] == b"data: [DONE]\n\n"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_stall_puts_off_what_follows(raw, stream):
     raw.ask(stream=stream, max_tokens=5, mock={"itl": "10ms", "fault": "stall,after=2,for=150ms"})
@@ -572,6 +581,7 @@ def at_once(url, count, **body):
     return clients
 
 
+@pytest.mark.alone
 def test_a_capacity_limit_serves_in_order_of_arrival():
     with mock(capacity=2, tokens=1, ttft_s=0.06) as server:
         clients = at_once(server.url, 6)
@@ -599,6 +609,7 @@ def test_a_full_queue_refuses_and_a_client_that_leaves_frees_its_place():
             client.sock.close()
 
 
+@pytest.mark.alone
 def test_a_freeze_holds_everything_back_by_its_length():
     with mock(tokens=20, itl_s=0.02, stall_at_s=0.1, stall_for_s=0.3) as server:
         client = Raw(server.url)

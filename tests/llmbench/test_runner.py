@@ -171,6 +171,7 @@ def indices_are_whole(ended):
 # ---- open loop
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_requests_are_sent_when_they_are_due(loop):
     """A quiet loop sends within a fraction of a millisecond. A busy machine gets three tries and keeps its
@@ -188,6 +189,7 @@ def test_requests_are_sent_when_they_are_due(loop):
     assert min(typical) < 1.0
 
 
+@pytest.mark.alone
 def test_a_loop_that_stalled_catches_up_at_once_and_shifts_nothing():
     async def stall(runner):
         await asyncio.sleep(0.05)
@@ -202,6 +204,7 @@ def test_a_loop_that_stalled_catches_up_at_once_and_shifts_nothing():
     assert ended.outcomes == {"ok": 30}
 
 
+@pytest.mark.alone
 def test_the_answers_of_a_slow_server_delay_no_request():
     ended = go(due_at(*range(0, 100, 5)), Line(takes_s=lambda _: 0.15))
     assert ended.line.peak == 20
@@ -245,6 +248,7 @@ def test_more_users_than_requests():
     assert go(slots(50, requests=7)).outcomes == {"ok": 7}
 
 
+@pytest.mark.alone
 def test_the_time_ends_a_closed_loop():
     ended = go(slots(2, duration_ms=150), Line(takes_s=lambda _: 0.02))
     assert max(ended.sent_ms.values()) < 150
@@ -252,6 +256,7 @@ def test_the_time_ends_a_closed_loop():
     assert set(ended.outcomes) == {"ok"}
 
 
+@pytest.mark.alone
 def test_warm_up_comes_on_top_of_the_requests_asked():
     ended = go(slots(2, requests=6, warmup_ms=60), Line(takes_s=lambda _: 0.01))
     phases = Counter(record.phase for record in ended.records)
@@ -261,6 +266,7 @@ def test_warm_up_comes_on_top_of_the_requests_asked():
         assert (record.sent_ns < 60 * MS) == (record.phase == "warmup")
 
 
+@pytest.mark.alone
 def test_a_ramp_starts_and_stops_users():
     plan = slots((1, 4, 2), at_ms=(0, 100, 200), duration_ms=300)
     ended = go(plan, Line(takes_s=lambda _: 0.02))
@@ -286,6 +292,7 @@ class Thinking:
         return 0.03
 
 
+@pytest.mark.alone
 def test_a_user_thinks_between_an_answer_and_the_next_request():
     ended = go(slots(1, requests=4, think=Thinking()), Line(takes_s=lambda _: 0.01))
     starts = [at for _, at in sorted(ended.sent_ms.items())]
@@ -308,6 +315,7 @@ def test_the_end_does_not_wait_for_thoughts():
 # ---- the end
 
 
+@pytest.mark.alone
 def test_what_does_not_end_is_cancelled_after_the_drain_timeout():
     line = Line(how=lambda index: "never" if index == 1 else "ok")
     ended = go(due_at(0, 1, 2), line, drain_timeout_s=0.1)
@@ -451,6 +459,7 @@ def test_plans_made_from_scenarios_run_too():
 # ---- bursts
 
 
+@pytest.mark.alone
 def test_connections_are_made_before_a_burst_is_due():
     ended = go(due_at(*[0.0] * 8, 500, *[1000.0] * 32))
     assert [size for size, _ in ended.line.warmed] == [8, 32]

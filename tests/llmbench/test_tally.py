@@ -68,6 +68,7 @@ def test_then_only_the_latest_count():
     assert latest.percentile(100) == 3 * _LATEST + 99
 
 
+@pytest.mark.alone
 async def test_a_stalled_loop_shows_in_its_own_second():
     probe = SelfProbe()
     await asyncio.sleep(0.1)
@@ -85,6 +86,7 @@ async def test_a_stalled_loop_shows_in_its_own_second():
     assert 0 <= whole["cpu_share"] <= 1.2
 
 
+@pytest.mark.alone
 async def test_a_busy_second_shows_as_cpu():
     probe = SelfProbe()
     until = time.process_time() + 0.1
@@ -100,6 +102,7 @@ async def test_a_run_of_an_instant_has_no_lag_to_tell():
     assert probe.whole()["loop_lag_p99_s"] is None
 
 
+@pytest.mark.alone
 async def test_samples_come_once_a_second_also_after_a_stall():
     seconds, often = [], []
     clockwork = EverySecond(seconds.append, often.append)

@@ -389,7 +389,9 @@ def free_port():
 
 
 @every_carrier
-@pytest.mark.parametrize("url", [f"http://127.0.0.1:{free_port()}", "http://nobody.invalid:80"])
+@pytest.mark.parametrize(
+    "url", [f"http://127.0.0.1:{free_port()}", "http://nobody.invalid:80"], ids=["free port", "no such name"]
+)
 def test_nobody_there_is_a_record_not_an_exception(name, loop, url):
     async def main():
         async with Caller(name, url) as client:
@@ -428,7 +430,7 @@ def test_a_host_that_does_not_answer_is_given_up(name, loop):
     exchange = run_on(loop, main)
     assert judged(exchange)[:2] == ("connect_error", "connection")
     assert "target.connect_timeout" in exchange.detail
-    assert 0.25 < (exchange.end_ns - exchange.start_ns) / 1e9 < 1.5
+    assert 0.25 < (exchange.end_ns - exchange.start_ns) / 1e9 < 4
 
 
 # ---- time runs out
@@ -452,15 +454,15 @@ def test_the_whole_request_has_a_limit(name, loop):
     for exchange in call_together(name, loop, scripts, timeouts=timeouts):
         assert judged(exchange)[:2] == ("timeout", "timeout")
         assert "target.timeout" in exchange.detail
-        assert 0.29 < (exchange.end_ns - exchange.start_ns) / 1e9 < 0.8
+        assert 0.29 < (exchange.end_ns - exchange.start_ns) / 1e9 < 4
 
 
 @every_carrier
 def test_silence_has_a_limit_but_only_after_the_head(name, loop):
     """Before its head a server may be queueing; afterwards each sign of life starts the limit again."""
-    drip = itertools.chain(*([chunked(one, end=b""), 0.12] for one in EVENTS[:3]))
-    scripts = [[0.3, CHUNKED, *drip, HOLD], [0.3, WHOLE]]
-    timeouts = Timeouts(connect_s=5, total_s=10, no_progress_s=0.2)
+    drip = itertools.chain(*([chunked(one, end=b""), 0.25] for one in EVENTS[:3]))
+    scripts = [[0.6, CHUNKED, *drip, HOLD], [0.6, WHOLE]]
+    timeouts = Timeouts(connect_s=5, total_s=10, no_progress_s=0.5)
     silent, queued = call_together(name, loop, scripts, timeouts=timeouts)
     assert judged(silent) == ("timeout", "timeout", "Hello, world")
     assert "target.no_progress_timeout" in silent.detail
@@ -477,7 +479,10 @@ def test_abort_ends_everything_in_flight_once_as_cancelled(name, loop):
         script = lambda _: [CHUNKED + chunked(EVENTS[0], end=b""), HOLD]  # noqa: E731
         async with Scripted(script) as server, Caller(name, server.url) as client:
             early = [client.start(index) for index in range(3)]
-            await asyncio.sleep(0.1)
+            async with asyncio.timeout(5):
+                while len(server.bodies) < 3:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)  # client and server share the loop: the first words are there
             late = [client.start(index) for index in range(3, 6)]
             client.transport.abort("enough")
             return await asyncio.wait_for(asyncio.gather(*early, *late), 5)
@@ -496,7 +501,7 @@ def test_close_ends_everything_too(name, loop):
                 early = client.start(0)
                 await asyncio.sleep(0.05)
                 late = client.start(1)
-            return await asyncio.wait_for(asyncio.gather(early, late), 1)
+            return await asyncio.wait_for(asyncio.gather(early, late), 5)
 
     for exchange in run_on(loop, main):
         assert judged(exchange)[:2] == ("cancelled", "cancelled")
@@ -506,7 +511,7 @@ def test_one_end_may_set_off_another():
     """A request whose end aborts all others: each of those still ends once, and the sweep goes on."""
 
     async def main():
-        timeouts = Timeouts(connect_s=5, total_s=0.2, no_progress_s=5)
+        timeouts = Timeouts(connect_s=5, total_s=0.5, no_progress_s=5)
         script = lambda index: [HOLD] if index < 6 else [WHOLE]  # noqa: E731
         async with (
             Scripted(script) as server,
@@ -520,7 +525,9 @@ def test_one_end_may_set_off_another():
 
             for index in range(6):
                 client.transport.send(client.outgoing(index), done)
-            await asyncio.sleep(0.5)
+            async with asyncio.timeout(5):
+                while len(ended) < 6:
+                    await asyncio.sleep(0.01)
             last = await client.exchange(6)
             slow = [exchange.breakage for exchange in ended]
             return slow, last
