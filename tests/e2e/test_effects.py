@@ -77,6 +77,7 @@ def test_both_sides_validate_and_the_file_itself_is_the_one_that_is_on(effect, m
     assert as_it_is.scenario == set_on.scenario
 
 
+@pytest.mark.alone
 @pytest.mark.slow  # two engines
 def test_without_a_cache_the_time_for_a_token_grows_with_the_length():
     on, off = on_and_off("effect-kv-cache", "load.requests=2", "workload.output_tokens=224")
@@ -85,6 +86,7 @@ def test_without_a_cache_the_time_for_a_token_grows_with_the_length():
     assert growth_without > 1.5 * growth
 
 
+@pytest.mark.alone
 @pytest.mark.slow  # two engines
 def test_a_static_batch_keeps_places_empty():
     on, off = on_and_off(
@@ -94,6 +96,7 @@ def test_a_static_batch_keeps_places_empty():
     assert effects.mean_decoding(off) < 0.75 * effects.mean_decoding(on)
 
 
+@pytest.mark.alone
 @pytest.mark.slow  # two engines
 def test_a_shared_prefix_is_found_and_saves_the_time_to_compute_it():
     on, off = on_and_off("effect-prefix-caching", "load.requests=10")
@@ -102,6 +105,7 @@ def test_a_shared_prefix_is_found_and_saves_the_time_to_compute_it():
     assert on.summary["metrics"]["ttft"]["p50"] < 0.67 * off.summary["metrics"]["ttft"]["p50"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow  # two engines
 def test_chats_go_on_while_a_long_prompt_is_computed_in_pieces():
     on, off = on_and_off("effect-chunked-prefill", "load.duration=6s")
@@ -111,6 +115,7 @@ def test_chats_go_on_while_a_long_prompt_is_computed_in_pieces():
     assert worst(on) < worst(off)
 
 
+@pytest.mark.alone
 @pytest.mark.slow  # two engines
 def test_more_sequences_fit_into_blocks_than_into_slabs():
     on, off = on_and_off("effect-paging", "load.duration=4s", "load.warmup=1s")

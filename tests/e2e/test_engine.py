@@ -106,6 +106,7 @@ def test_a_folder_that_holds_no_model_is_told_in_the_engines_words(bench):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.alone
 @pytest.mark.slow  # twenty seconds: the scenario's own load
 def test_quickstart_ends_within_half_a_minute_with_a_summary(bench):
     start_s = time.monotonic()

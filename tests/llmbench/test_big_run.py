@@ -23,6 +23,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_events", "tokens_per_event"), [(200, 1), (120, 2)])
 def test_two_hundred_thousand_requests_report_in_a_minute_within_two_gigabytes(

@@ -266,6 +266,7 @@ def test_a_request_may_override_behaviour_but_not_the_server():
 # ---------------------------------------------------------------------------- speed
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "shape", "per_cpu_s"),

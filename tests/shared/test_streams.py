@@ -24,7 +24,7 @@ STREAMS = Path(__file__).parents[3] / "shared" / "tools" / "streams"
 if not STREAMS.is_dir():
     pytest.skip("no ../shared/tools/streams", allow_module_level=True)
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.shared, pytest.mark.alone]
 
 ROWS = json.loads((STREAMS / "streams.json").read_text(encoding="utf-8"))
 API_NAMES = {"chat": "chat", "text": "completions"}  # theirs to ours

@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[3] / "shared" / "tools" / "truthserver" / "truth
 if not SOURCE.is_file():
     pytest.skip("no ../shared/tools/truthserver", allow_module_level=True)
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.shared, pytest.mark.alone]
 
 STREAMS, REQUESTS, TOKENS = 64, 192, 60
 TTFT_MS, ITL_MS = 200, 10
