@@ -9,6 +9,8 @@ INSTALLED := $(VENV)/.installed
 # Of the tests, what a plain `pytest` runs too; in three processes, for much of it waits. OMP: a core a process.
 TESTS := not slow and not gpu and not models and not latency and not shared
 TOGETHER := -n 3 --dist worksteal
+# Compiled once, though the machine may say not to keep what is compiled: the tests start llmbench hundreds of times.
+test: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint type check format install clean
