@@ -85,7 +85,11 @@ def check_run(bench: Bench) -> None:
     rows = rows_of(bench)
     ok = [row for row in rows if row["outcome"] == "ok"]
     assert len(rows) >= 10
-    assert len(ok) >= 0.95 * len(rows), [row["error"] for row in rows if row["error"]]
+    failed = [row["error"] for row in rows if row["outcome"] != "ok"]
+    # A server may close a connection that was idle at the very instant of the next request on it.
+    crossed = [error for error in failed if "before any answer, on a kept connection" in error]
+    assert len(crossed) <= 1, failed
+    assert len(failed) - len(crossed) <= 0.05 * len(rows), failed
     shortest = min(row["input_tokens"] for row in ok)  # a chat template and a word: the least there is
     for row in ok:
         asked = max(row["input_tokens_asked"], shortest)
