@@ -133,7 +133,7 @@ def _run(scenario: Scenario, prepared: _Prepared) -> RunResult:
     finally:
         prepared.folder.remove_if_unused()
     if facts.interrupted and not facts.num_sent:
-        raise KeyboardInterrupt
+        prepared.interrupts.end()
     return _conclude(run, facts, prepared, died)
 
 
