@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from llmbench.records import RequestRecord
 
-INSTANTS = ("due_ns", "sent_ns", "headers_ns", "first_event_ns", "end_ns", "first_answer_ns")
+INSTANTS = (
+    "due_ns",
+    "sent_ns",
+    "headers_ns",
+    "first_event_ns",
+    "end_ns",
+    "first_answer_ns",
+    "role_chunk_ns",
+    "finish_chunk_ns",
+)
 COUNTS = (
     "turn",
     "input_tokens_asked",

@@ -59,6 +59,8 @@ REQUEST_COLUMNS = (
     "request_id",
     "worker",
     "first_answer_ns",
+    "role_chunk_ns",
+    "finish_chunk_ns",
     "reads",
     "warnings",
 )

@@ -35,7 +35,9 @@ class RequestRecord:
     `event_ns` holds the instant of every event that carried output (text, reasoning, tool call, refusal);
     `event_tokens` the tokens of each of them, or None where tokens cannot be laid to events (n > 1).
     `token_source` is usage, tokenizer or events. `reads` counts the socket reads that carried output.
-    `first_answer_ns` is the first event with output that is not reasoning. `warnings` are short codes such as
+    `first_answer_ns` is the first event with output that is not reasoning. `role_chunk_ns` and
+    `finish_chunk_ns` are the first and the last event with choices where those carried no output: some tools
+    count from them and up to them (see `definitions`). `warnings` are short codes such as
     usage_missing, malformed_event, buffered.
     """
 
@@ -66,6 +68,8 @@ class RequestRecord:
     request_id: str | None = None
     worker: int | None = None
     first_answer_ns: int | None = None
+    role_chunk_ns: int | None = None
+    finish_chunk_ns: int | None = None
     reads: int | None = None
     warnings: list[str] = field(default_factory=list)
     text: str | None = None

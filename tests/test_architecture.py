@@ -30,6 +30,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"metrics"}),
     frozenset({"trust"}),
     frozenset({"report", "preflight"}),
+    frozenset({"definitions"}),
     frozenset({"bench", "measurement"}),
     frozenset({"pytest_plugin"}),
     frozenset({"cli"}),

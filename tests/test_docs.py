@@ -23,7 +23,7 @@ from tests.programs import LLMBENCH, MEASURED
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 REFERENCE = re.compile(r"(<!-- reference: [^\n]*-->\n).*?(<!-- end of reference -->)", re.DOTALL)
-DOCUMENTED = (None, "run", "check", "report")  # the other commands say it all in one line
+DOCUMENTED = (None, "run", "check", "report", "definitions")  # the other commands say it all in one line
 
 # A minute's load in a second: the command is what is tried, not the server.
 HURRY = ["--set", "load.duration=1s", "--set", "load.warmup=0s"]

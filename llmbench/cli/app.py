@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, str]] = {
     "run": "Replay a scenario against an endpoint, print the summary, write the run folder.",
     "check": "Validate scenario files without sending anything: every mistake at once.",
     "report": "Rebuild the reports of a run folder from its raw records.",
+    "definitions": "Compute a run's figures by the formulas of another tool.",
     "serve": "Serve a model with the bundled reference engine.",
     "mock": "Serve a fake endpoint with exact delays, and faults on demand.",
     "models": "List the models of the reference engine.",

@@ -12,6 +12,8 @@ class Answer:
     event_ns         one stamp for each event that carried output, in order
     event_tokens     tokens of each such event; None where they cannot be told (several choices)
     first_answer_ns  the first output that is not reasoning
+    role_chunk_ns    the first event with choices, where it carried no output
+    finish_chunk_ns  the last event with choices, where it carried no output and others did
     reads            socket reads that brought output
     is_whole         a stream that said it was over: finish_reason, or [DONE] after some output
     error_kind       http_status, connection, timeout, truncated, protocol, stream_error, empty, not_sse,
@@ -24,6 +26,8 @@ class Answer:
     error: str | None = None
     event_tokens: list[int] | None = None
     first_answer_ns: int | None = None
+    role_chunk_ns: int | None = None
+    finish_chunk_ns: int | None = None
     end_ns: int | None = None
     reads: int = 0
     input_tokens: int | None = None

@@ -86,6 +86,8 @@ class _StreamReader:
     _usage: dict[str, Any] | None = None
     _done_end: int | None = None
     _answer_end: int | None = None
+    _role_end: int | None = None
+    _finish_end: int | None = None
     _done: bool = False
 
     def __init__(self, answer: Answer, api: Api, *, keep_text: bool) -> None:
@@ -250,6 +252,10 @@ class _StreamReader:
         if said is not None:
             count = usage.get("completion_tokens") if isinstance(usage, dict) else 0
             self._add_output(end, said, count if isinstance(count, int) else 0)
+        elif choices:
+            self._finish_end = end
+            if not self._ends and self._role_end is None:
+                self._role_end = end
 
     def _read_choice(self, choice: dict[str, Any], end: int) -> int | None:
         """Keeps one choice's output; returns its length in characters, None when it carries none."""
@@ -422,8 +428,16 @@ class _StreamReader:
         answer.event_ns = stamps
         if self._answer_end is not None:
             answer.first_answer_ns = stamps[bisect_left(ends, self._answer_end)]
+
+        def stamp(end: int) -> int:
+            return read_ns[min(bisect_left(read_ends, end), len(read_ns) - 1)]
+
+        if self._role_end is not None:
+            answer.role_chunk_ns = stamp(self._role_end)
+        if self._finish_end is not None and ends and self._finish_end > ends[-1]:
+            answer.finish_chunk_ns = stamp(self._finish_end)
         if self._done_end is not None:
-            answer.end_ns = read_ns[min(bisect_left(read_ends, self._done_end), len(read_ns) - 1)]
+            answer.end_ns = stamp(self._done_end)
 
     def _count_tokens(self) -> None:
         """Usage first, else events. Tokens are laid to the events as well as can be told."""

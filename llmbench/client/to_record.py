@@ -35,6 +35,8 @@ def fill_record(
     record.event_tokens = answer.event_tokens
     record.first_event_ns = record.event_ns[0] if record.event_ns else None
     record.first_answer_ns = since(answer.first_answer_ns)
+    record.role_chunk_ns = since(answer.role_chunk_ns)
+    record.finish_chunk_ns = since(answer.finish_chunk_ns)
     record.end_ns = since(answer.end_ns)
     record.reads = answer.reads
     record.input_tokens = answer.input_tokens

@@ -71,6 +71,19 @@ def write_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
     write_text(folder.summary_md, render_markdown(summary))
 
 
+def read_run(path: Path) -> tuple[RequestColumns, RunContext]:
+    """The requests of a run folder, also of one that was killed, and what they belong to. Writes nothing.
+
+    Raises UsageError for a folder that is not llmbench's, or holds no requests.
+    """
+    folder = open_folder(path)
+    context = _context_of(folder, folder.read_run())
+    if folder.requests.exists():
+        return read_requests(folder.requests), context
+    columns, _ = read_journals(folder, context)
+    return columns, replace(context, killed=True, planned=columns.num_rows)
+
+
 def rebuild(path: Path) -> Rebuilt:
     """Make every result of a run folder again, from requests.parquet or, where there is none, the journal.
 

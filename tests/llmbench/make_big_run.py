@@ -66,7 +66,8 @@ def integers(
         "worker": np.zeros(len(due), dtype=np.int64),
         "reads": np.full(len(due), 200),
     }
-    absent = dict.fromkeys(("turn", "cached_tokens", "reasoning_tokens"), np.zeros(len(due), dtype=np.int64))
+    names = ("turn", "cached_tokens", "reasoning_tokens", "role_chunk_ns", "finish_chunk_ns")
+    absent = dict.fromkeys(names, np.zeros(len(due), dtype=np.int64))
     return {name: IntColumn(values, always) for name, values in given.items()} | {
         name: IntColumn(values, never) for name, values in absent.items()
     }
