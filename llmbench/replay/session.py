@@ -21,7 +21,8 @@ from llmbench.replay.interrupts import Interrupts
 from llmbench.replay.journal import Journal
 from llmbench.replay.live import LiveSnapshot, RunObserver
 from llmbench.replay.runner import Prepared, Runner, RunnerOptions
-from llmbench.replay.tally import EverySecond, SelfProbe, Tally
+from llmbench.replay.self_probe import SelfProbe
+from llmbench.replay.tally import EverySecond, Tally
 from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import Scenario, secrets_of
 from llmbench.workload.prompts import RequestSource

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from llmbench.load.plan import make_plan
 from llmbench.records import Outcome, RequestRecord
-from llmbench.replay.tally import _LATEST, EverySecond, SelfProbe, Tally, _Latest
+from llmbench.replay.self_probe import SelfProbe
+from llmbench.replay.tally import _LATEST, EverySecond, Tally, _Latest
 from llmbench.scenario.model import Scenario
 
 S = 10**9
