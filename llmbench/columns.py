@@ -26,6 +26,7 @@ INSTANTS = (
     "role_chunk_ns",
     "finish_chunk_ns",
 )
+DURATIONS = ("shared_bound_ns", "read_lag_ns")  # nanoseconds, as the instants are
 COUNTS = (
     "turn",
     "input_tokens_asked",
@@ -37,6 +38,7 @@ COUNTS = (
     "http_status",
     "worker",
     "reads",
+    "shared_events",
 )
 # Few distinct values: kept as small integers into a table of names.
 LABELS = ("phase", "tenant", "token_source", "finish_reason", "outcome", "error_kind", "warnings")
@@ -110,10 +112,10 @@ class ColumnsBuilder:
     save_text: bool = False
     _index: array[int] = field(default_factory=lambda: array("q"))
     _integers: dict[str, array[int]] = field(
-        default_factory=lambda: {name: array("q") for name in INSTANTS + COUNTS}
+        default_factory=lambda: {name: array("q") for name in INSTANTS + DURATIONS + COUNTS}
     )
     _is_set: dict[str, bytearray] = field(
-        default_factory=lambda: {name: bytearray() for name in INSTANTS + COUNTS}
+        default_factory=lambda: {name: bytearray() for name in INSTANTS + DURATIONS + COUNTS}
     )
     _codes: dict[str, array[int]] = field(default_factory=lambda: {name: array("i") for name in LABELS})
     _names: dict[str, dict[str, int]] = field(default_factory=lambda: {name: {} for name in LABELS})

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from llmbench.columns import (
     COUNTS,
+    DURATIONS,
     INSTANTS,
     LABELS,
     SAVED_TEXTS,
@@ -62,11 +63,16 @@ REQUEST_COLUMNS = (
     "role_chunk_ns",
     "finish_chunk_ns",
     "reads",
+    "shared_events",
+    "shared_bound_ns",
+    "read_lag_ns",
     "warnings",
 )
+LATER_COLUMNS = ("role_chunk_ns", "finish_chunk_ns", "shared_events", "shared_bound_ns", "read_lag_ns")
+"""Those that files of an earlier version lack: absent in every row then."""
 _ROWS_A_GROUP = 16_384
 _MAGIC = b"PAR1"
-_INSTANTS = {*INSTANTS, "index"}
+_INT64 = {*INSTANTS, *DURATIONS, "index"}
 
 
 def write_requests(path: Path, columns: RequestColumns) -> None:
@@ -79,7 +85,7 @@ def write_requests(path: Path, columns: RequestColumns) -> None:
         for first in range(0, columns.num_rows, _ROWS_A_GROUP)
     )
     # Deltas of instants are small and nearly equal: packed, they take a third of the room and less time.
-    packed = (("event_ns", "list", "element"), *_INSTANTS)
+    packed = (("event_ns", "list", "element"), *_INT64)
     with _disk_errors_as_such(path):
         aio.write_parquet(
             ac.RecordBatchReader.from_batches(schema, batches),
@@ -113,7 +119,7 @@ def read_requests(path: Path) -> RequestColumns:
         raise UsageError(f"{path}: not a whole parquet file")
     reader = aio.read_parquet(path, batch_size=_ROWS_A_GROUP)
     found = set(reader.schema.names)
-    if missing := [name for name in REQUEST_COLUMNS if name not in found]:
+    if missing := [name for name in REQUEST_COLUMNS if name not in found and name not in LATER_COLUMNS]:
         raise UsageError(f"{path}: not a requests.parquet of llmbench; it lacks {', '.join(missing)}")
     builder = ColumnsBuilder(save_text=all(name in found for name in SAVED_TEXTS))
     for batch in reader:
@@ -169,7 +175,7 @@ def _type_of(name: str) -> ac.DataType:
         return ac.DataType.list(ac.Field("element", ac.DataType.int64(), nullable=False))
     if name == "event_tokens":
         return ac.DataType.list(ac.Field("element", ac.DataType.int32(), nullable=False))
-    if name in _INSTANTS:
+    if name in _INT64:
         return ac.DataType.int64()
     return ac.DataType.int32() if name in COUNTS else ac.DataType.string()
 
@@ -225,7 +231,7 @@ def _from_arrow(batch: ac.RecordBatch, text_names: Iterable[str]) -> RequestColu
         token_values = beside
     return RequestColumns(
         index=batch.column("index").to_numpy(),
-        integers={name: _int_column(batch.column(name)) for name in INSTANTS + COUNTS},
+        integers={name: _int_column(batch, name) for name in INSTANTS + DURATIONS + COUNTS},
         labels={name: _label_column(batch.column(name)) for name in LABELS},
         texts={name: list(batch.column(name).to_pylist()) for name in text_names},
         event_offsets=offsets - offsets[0],
@@ -241,7 +247,10 @@ def _is_set(column: ac.Array) -> NDArray[np.bool_]:
     return np.array([column[row].is_valid for row in range(len(column))], dtype=np.bool_)
 
 
-def _int_column(column: ac.Array) -> IntColumn:
+def _int_column(batch: ac.RecordBatch, name: str) -> IntColumn:
+    if name not in batch.schema.names:
+        return IntColumn(np.zeros(batch.num_rows, dtype=np.int64), np.zeros(batch.num_rows, dtype=np.bool_))
+    column = batch.column(name)
     if column.null_count == 0:
         values = column.to_numpy().astype(np.int64)
         return IntColumn(values, np.ones(len(values), dtype=np.bool_))

@@ -19,11 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from llmbench.client.choose import choose, tls_context
+from llmbench.client.choose import choose, choose_stamps, tls_context
 from llmbench.errors import UsageError
 from llmbench.load.plan import Plan, make_plan
 from llmbench.replay.engine_process import engine_arguments
-from llmbench.scenario.address import parse_address
+from llmbench.scenario.address import Address, parse_address
 from llmbench.scenario.keys import is_known_path
 from llmbench.scenario.load import FileCheck, refusal
 from llmbench.scenario.model import Scenario
@@ -132,11 +132,16 @@ def _connection_problems(scenario: Scenario) -> list[Broken]:
     if target.url is not None:
         address = parse_address(target.url, target.unix_socket)
         problems += _told(lambda: tls_context(address, target.tls_verify))
-        problems += _told(lambda: choose(scenario.instrument.transport, address))
+        problems += _told(lambda: _choices(scenario, address))
     if target.tokenizer is not None:
         tokenizer = Path(target.tokenizer)
         problems += _told(lambda: tokenizer_count(tokenizer))
     return problems
+
+
+def _choices(scenario: Scenario, address: Address) -> None:
+    asked = scenario.instrument
+    choose_stamps(asked.timestamps, choose(asked.transport, address), address)
 
 
 def _told(work: Callable[[], object]) -> list[Broken]:

@@ -37,7 +37,10 @@ class RequestRecord:
     `token_source` is usage, tokenizer or events. `reads` counts the socket reads that carried output.
     `first_answer_ns` is the first event with output that is not reasoning. `role_chunk_ns` and
     `finish_chunk_ns` are the first and the last event with choices where those carried no output: some tools
-    count from them and up to them (see `definitions`). `warnings` are short codes such as
+    count from them and up to them (see `definitions`). `read_lag_ns` is the longest time between a read's
+    arrival, as the kernel stamped it, and the read; None without the kernel's stamps. `shared_events` came in
+    one read with a later event, so that they may have arrived up to `shared_bound_ns` before their stamps.
+    `warnings` are short codes such as
     usage_missing, malformed_event, buffered.
     """
 
@@ -71,6 +74,9 @@ class RequestRecord:
     role_chunk_ns: int | None = None
     finish_chunk_ns: int | None = None
     reads: int | None = None
+    shared_events: int | None = None
+    shared_bound_ns: int | None = None
+    read_lag_ns: int | None = None
     warnings: list[str] = field(default_factory=list)
     text: str | None = None
     reasoning: str | None = None

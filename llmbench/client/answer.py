@@ -15,6 +15,8 @@ class Answer:
     role_chunk_ns    the first event with choices, where it carried no output
     finish_chunk_ns  the last event with choices, where it carried no output and others did
     reads            socket reads that brought output
+    shared_events    events that came in one read with a later one: they may have arrived before their stamp
+    shared_bound_ns  by at most so much
     is_whole         a stream that said it was over: finish_reason, or [DONE] after some output
     error_kind       http_status, connection, timeout, truncated, protocol, stream_error, empty, not_sse,
                      http_body_error, cancelled
@@ -30,6 +32,8 @@ class Answer:
     finish_chunk_ns: int | None = None
     end_ns: int | None = None
     reads: int = 0
+    shared_events: int = 0
+    shared_bound_ns: int | None = None
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None

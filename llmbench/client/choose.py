@@ -12,6 +12,7 @@ from typing import Literal
 from urllib.request import getproxies, proxy_bypass
 
 from llmbench.client.exchange import Timeouts, Transport
+from llmbench.client.kernel_stamps import Stamps, WallClock, why_not
 from llmbench.client.wire import Destination
 from llmbench.errors import UsageError
 from llmbench.scenario.address import Address
@@ -62,16 +63,38 @@ def choose(asked: Literal["auto"] | TransportName, address: Address) -> Transpor
     return asked
 
 
+def choose_stamps(
+    asked: Literal["auto"] | Stamps, transport: TransportName, address: Address
+) -> tuple[Stamps, str | None]:
+    """Who stamps arrivals, and why not the kernel where it does not. Raises UsageError where only the kernel
+    may and cannot.
+    """
+    if asked == "loop":
+        return "loop", "instrument.timestamps: loop"
+    hindrance = why_not(transport, address)
+    if hindrance is None:
+        return "kernel", None
+    if asked == "kernel":
+        raise UsageError(f"instrument.timestamps: kernel: {hindrance}; write auto or loop")
+    return "loop", hindrance
+
+
 def make_transport(
-    name: TransportName, destination: Destination, timeouts: Timeouts, tls: ssl.SSLContext | None
+    name: TransportName,
+    destination: Destination,
+    timeouts: Timeouts,
+    tls: ssl.SSLContext | None,
+    wall: WallClock | None = None,
 ) -> Transport:
-    """The transport of that name; the library behind it is imported only now."""
+    """The transport of that name; the library behind it is imported only now. With a `wall` clock the kernel
+    stamps what arrives, which `choose_stamps` has found possible.
+    """
     proxy = proxy_for(destination.address)
     match name:
         case "fast":
             from llmbench.client.http1 import FastTransport
 
-            return FastTransport(destination, timeouts, tls=tls)
+            return FastTransport(destination, timeouts, tls=tls, wall=wall)
         case "aiohttp":
             from llmbench.client.aiohttp_transport import AiohttpTransport
 

@@ -51,9 +51,12 @@ class Exchange:
     headers_ns   the read that completed the response's head
     wire         socket reads as they came, heads and framing included, until `unpack` makes of them what
                  follows; a transport whose library decodes HTTP itself leaves it empty
-    wire_ns      one stamp for each of them
+    wire_ns      one stamp for each of them: when its last byte arrived, as well as that is known
+    wire_read_ns when the event loop made each read, where `wire_ns` are the kernel's stamps; else empty
     chunks       body bytes in order of arrival, transfer coding removed, content coding kept
     read_ns      one stamp for each socket read that brought body bytes
+    empty_ns     for each such read, when the socket was empty before: what it brought came later than that
+    lags_ns      how long after its arrival each read was made; empty without the kernel's stamps
     read_chunks  for each such read, how many `chunks` had arrived when it was done
     raw_headers  names as they came
 
@@ -76,8 +79,11 @@ class Exchange:
         self.start_ns = start_ns
         self.wire: list[bytes] = []
         self.wire_ns: list[int] = []
+        self.wire_read_ns: list[int] = []
         self.chunks: list[bytes] = []
         self.read_ns: list[int] = []
+        self.empty_ns: list[int] = []
+        self.lags_ns: list[int] = []
         self.read_chunks: list[int] = []
 
     @property

@@ -25,6 +25,7 @@ import httptools
 
 from llmbench.client.deadlines import Deadlines
 from llmbench.client.exchange import LINGER_S, Breakage, Done, Exchange, Outgoing, Timeouts
+from llmbench.client.kernel_stamps import StampedSocket, StampedSockets, WallClock, ask_for_stamps
 from llmbench.client.sse import says_done
 from llmbench.client.unpack import unpack
 from llmbench.client.wire import Destination
@@ -53,8 +54,11 @@ class FastTransport:
         timeouts: Timeouts,
         *,
         tls: ssl.SSLContext | None = None,
+        wall: WallClock | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self._wall = wall
+        self._stamped: StampedSockets | None = None
         self._destination = destination
         self._timeouts = timeouts
         self._tls = tls
@@ -76,6 +80,8 @@ class FastTransport:
         except OSError as error:
             self._unresolved = error
         self.deadlines.start()
+        if self._wall is not None:
+            self._stamped = StampedSockets(self._wall, self.clock)
         self._spares = min(connections, _SPARE_CONNECTIONS)
         await asyncio.gather(*(self._add_spare() for _ in range(connections)))
         self._tend()
@@ -115,6 +121,8 @@ class FastTransport:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in list(self._connections):
             connection.shut()
+        if self._stamped is not None:
+            self._stamped.close()
         await asyncio.sleep(0)
 
     # ---- connections
@@ -209,12 +217,17 @@ class FastTransport:
             sock.setblocking(False)
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._stamped is not None:
+                ask_for_stamps(sock)
             await loop.sock_connect(sock, sockaddr)
             connection = _Connection(self, None if self._tls else sock)
-            server_name = self._destination.address.host if self._tls else None
-            await loop.create_connection(
-                lambda: connection, sock=sock, ssl=self._tls, server_hostname=server_name
-            )
+            if self._stamped is not None:
+                connection.made_of(self._stamped.attach(sock, connection))
+            else:
+                server_name = self._destination.address.host if self._tls else None
+                await loop.create_connection(
+                    lambda: connection, sock=sock, ssl=self._tls, server_hostname=server_name
+                )
         except BaseException:
             sock.close()
             raise
@@ -244,7 +257,7 @@ class _Connection(asyncio.Protocol):
         self._pool = pool
         self._sock = sock  # None over TLS, where only the transport can write
         self._clock = pool.clock
-        self._wire: asyncio.Transport | None = None
+        self._wire: asyncio.Transport | StampedSocket | None = None
         self._exchange: Exchange | None = None
         self._done: Done | None = None
         self._num_served = 0
@@ -279,8 +292,17 @@ class _Connection(asyncio.Protocol):
         exchange.sent_ns = self._clock()
 
     def data_received(self, data: bytes) -> None:
-        """A socket read: the time first, then the bytes, which only the framing is read of."""
-        now = self._clock()
+        """A socket read that the loop made: the time first."""
+        self._take(data, self._clock())
+
+    def received(self, data: bytes, read_ns: int, arrived_ns: int) -> None:
+        """A socket read with the kernel's stamp."""
+        if self._exchange is not None:
+            self._exchange.wire_read_ns.append(read_ns)
+        self._take(data, arrived_ns)
+
+    def _take(self, data: bytes, now: int) -> None:
+        """The bytes of a read, which only the framing is read of; `now` is when they came."""
         exchange = self._exchange
         if exchange is None:
             self.shut()  # bytes that nobody asked for: the connection cannot be trusted
@@ -294,6 +316,8 @@ class _Connection(asyncio.Protocol):
             problem = error
         if exchange.headers_ns is None and self._has_headers:
             exchange.headers_ns = now
+            if exchange.sent_ns is not None and exchange.sent_ns > now:
+                exchange.sent_ns = now  # answered before the clock was read after the send
         if self._complete:
             # what follows a whole response is no part of it, but the connection cannot be trusted then
             self._finish(now, keep=self._keep and problem is None)
@@ -335,7 +359,7 @@ class _Connection(asyncio.Protocol):
         self._num_served += 1
         # an answer that came before the whole request had gone out: the rest would run into the next one
         if keep and self._wire is not None and self._wire.get_write_buffer_size() == 0:
-            self.idle_since_ns = now
+            self.idle_since_ns = self._clock()
             self._pool.release(self)
         else:
             self.shut()
@@ -363,6 +387,10 @@ class _Connection(asyncio.Protocol):
         return exchange, done
 
     # ---- the connection itself
+
+    def made_of(self, stamped: StampedSocket) -> None:
+        """The connection is read with the kernel's stamps."""
+        self._wire = stamped
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""

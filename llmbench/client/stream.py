@@ -418,11 +418,15 @@ class _StreamReader:
         ends, answer = self._ends, self._answer
         stamps: list[int] = []
         first = 0
-        for now, read_end in zip(read_ns, read_ends, strict=True):
+        empty_ns = exchange.empty_ns or [exchange.sent_ns or read_ns[0], *read_ns[:-1]]
+        for now, read_end, empty in zip(read_ns, read_ends, empty_ns, strict=True):
             beyond = bisect_right(ends, read_end, first)
             if beyond > first:
                 stamps += (now,) * (beyond - first)
                 answer.reads += 1
+                if beyond - first > 1:  # all but the last may have come before it, though after `empty`
+                    answer.shared_events += beyond - first - 1
+                    answer.shared_bound_ns = max(answer.shared_bound_ns or 0, now - empty)
                 first = beyond
         stamps += read_ns[-1:] * (len(ends) - first)  # bytes that no read was booked for came with the last
         answer.event_ns = stamps

@@ -39,6 +39,9 @@ def fill_record(
     record.finish_chunk_ns = since(answer.finish_chunk_ns)
     record.end_ns = since(answer.end_ns)
     record.reads = answer.reads
+    record.shared_events = answer.shared_events
+    record.shared_bound_ns = answer.shared_bound_ns
+    record.read_lag_ns = max(exchange.lags_ns, default=None)
     record.input_tokens = answer.input_tokens
     record.cached_tokens = answer.cached_tokens
     record.output_tokens = answer.output_tokens

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import httptools
 
 from llmbench.client.exchange import Exchange
+from llmbench.client.kernel_stamps import READ_SIZE
 
 PAUSE_BYTES = 1 << 14
 """Bytes unpacked between two pauses."""
@@ -49,12 +50,15 @@ def unpack(exchange: Exchange) -> Iterator[None]:
     wire, wire_ns = exchange.wire, exchange.wire_ns
     if not wire:
         return
+    made_ns = exchange.wire_read_ns or wire_ns
+    exchange.lags_ns = [made - came for made, came in zip(exchange.wire_read_ns, wire_ns, strict=False)]
+    empty_ns = wire_ns[0] if exchange.sent_ns is None else exchange.sent_ns
     found = _Collector()
     parser = httptools.HttpResponseParser(found)
     found.status_code = parser.get_status_code
     feed, chunks = parser.feed_data, found.chunks
     counted = num_bytes = 0
-    for now, data in zip(wire_ns, wire, strict=True):
+    for now, made, data in zip(wire_ns, made_ns, wire, strict=True):
         try:
             feed(data)
             is_sound = True
@@ -65,8 +69,10 @@ def unpack(exchange: Exchange) -> Iterator[None]:
             counted = count
             exchange.read_ns.append(now)
             exchange.read_chunks.append(count)
+            exchange.empty_ns.append(empty_ns)
         if not is_sound:
             break
+        empty_ns = made if len(data) < READ_SIZE else now
         num_bytes += len(data)
         if num_bytes >= PAUSE_BYTES:
             num_bytes = 0
@@ -74,4 +80,4 @@ def unpack(exchange: Exchange) -> Iterator[None]:
     del found.status_code  # the parser knows the collector: no cycle, so that both go now, bodies and all
     exchange.raw_headers = found.final_headers
     exchange.chunks = chunks[:counted]
-    exchange.wire, exchange.wire_ns = [], []
+    exchange.wire, exchange.wire_ns, exchange.wire_read_ns = [], [], []

@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmbench import __version__
-from llmbench.client.choose import TransportName, choose, make_transport, proxy_for, tls_context
+from llmbench.client.choose import (
+    TransportName,
+    choose,
+    choose_stamps,
+    make_transport,
+    proxy_for,
+    tls_context,
+)
 from llmbench.client.control import Control, ServerInfo
 from llmbench.client.exchange import Timeouts, Transport
+from llmbench.client.kernel_stamps import Stamps, WallClock
 from llmbench.client.wire import BodyStyle, Destination, request_headers
 from llmbench.scenario.address import parse_address
 from llmbench.scenario.model import Scenario, Target
@@ -31,13 +39,21 @@ class Reached:
     tls: ssl.SSLContext | None
     timeouts: Timeouts
     transport_name: TransportName
+    stamps: Stamps
+    stamps_note: str | None
     info: ServerInfo
     style: BodyStyle
     fit: TextFit | None
 
-    def transport(self) -> Transport:
-        """A transport to it, not yet opened."""
-        return make_transport(self.transport_name, self.destination, self.timeouts, self.tls)
+    def transport(self, wall: WallClock) -> Transport:
+        """A transport to it, not yet opened; arrivals stamped by the kernel are converted by `wall`."""
+        return make_transport(
+            self.transport_name,
+            self.destination,
+            self.timeouts,
+            self.tls,
+            wall if self.stamps == "kernel" else None,
+        )
 
 
 async def reach(
@@ -56,6 +72,7 @@ async def reach(
     destination = Destination(address=address, api=target.api, headers=_headers(target))
     tls = tls_context(address, target.tls_verify)
     name = choose(scenario.instrument.transport, address)
+    stamps, stamps_note = choose_stamps(scenario.instrument.timestamps, name, address)
     async with Control(destination, tls=tls, timeout_s=target.timeout_s, proxy=proxy_for(address)) as control:
         answer = await control.wait_ready(target.ready_timeout_s, alive=alive, waiting=_waiting(target, tell))
         info = await control.describe(answer, target.model)
@@ -67,6 +84,8 @@ async def reach(
         tls=tls,
         timeouts=timeouts_of(target),
         transport_name=name,
+        stamps=stamps,
+        stamps_note=stamps_note,
         info=info,
         style=style,
         fit=fit,

@@ -92,6 +92,7 @@ class Runner:
         transport: Transport,
         sink: Callable[[RequestRecord], None],
         options: RunnerOptions,
+        book_lags: Callable[[list[int]], None] = lambda _: None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._plan = plan
@@ -99,6 +100,7 @@ class Runner:
         self._transport = transport
         self._sink = sink
         self._options = options
+        self._book_lags = book_lags
         self._clock = clock
         self._ready: deque[Prepared] = deque()
         self._num_rendered = 0
@@ -346,6 +348,7 @@ class Runner:
             exchange, self._options.api, stream=self._options.stream, keep_text=self._options.save_text
         )
         yield
+        self._book_lags(exchange.lags_ns)
         record = self._record(spec, phase, due_ns, Outcome.OK)
         fill_record(
             record,

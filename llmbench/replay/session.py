@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from llmbench.client.kernel_stamps import WallClock
 from llmbench.client.wire import BodyStyle, Destination, render_body
 from llmbench.environment import allow_many_sockets, quiet_collector
 from llmbench.records import RequestRecord, to_journal
@@ -21,7 +22,7 @@ from llmbench.replay.interrupts import Interrupts
 from llmbench.replay.journal import Journal
 from llmbench.replay.live import LiveSnapshot, RunObserver
 from llmbench.replay.runner import Prepared, Runner, RunnerOptions
-from llmbench.replay.self_probe import SelfProbe
+from llmbench.replay.self_probe import Lags, SelfProbe
 from llmbench.replay.tally import EverySecond, Tally
 from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import Scenario, secrets_of
@@ -65,7 +66,10 @@ class Session:
         self._observer = observer
         self._engine = engine
         self._tally = Tally(run.plan)
-        self._transport = reached.transport()
+        self._reached = reached
+        self._wall = WallClock()
+        self._transport = reached.transport(self._wall)
+        self._lags = Lags()
         self._prepare = partial(prepare, source, reached.destination, reached.style, run.salt[:8])
         url = reached.destination.address.url(reached.destination.api)
         self._options = _runner_options(run.scenario, url, save_text=save_text)
@@ -84,7 +88,7 @@ class Session:
             self._tally.add(record)
 
         self._journals = (journal, timeline)
-        self._runner = Runner(self._plan, self._prepare, self._transport, sink, self._options)
+        self._runner = Runner(self._plan, self._prepare, self._transport, sink, self._options, self._lags.add)
         with self._interrupts.on_loop(self._drain, self._save):
             try:
                 await self._watched(timeline)
@@ -110,7 +114,7 @@ class Session:
     # ---- watching
 
     async def _watched(self, timeline: Journal) -> None:
-        probe = SelfProbe()
+        probe = SelfProbe(self._wall, self._lags)
         clockwork = EverySecond(partial(self._sample, probe, timeline), self._tell)
         try:
             await self._runner.run()
@@ -120,7 +124,8 @@ class Session:
             self.facts.instrument = {
                 "transport": self._transport.name,
                 "workers": 1,
-                "timestamps": "loop",
+                "timestamps": self._reached.stamps,
+                "timestamps_note": self._reached.stamps_note,
                 **probe.whole(),
             }
 

@@ -90,7 +90,7 @@ def summarise(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
         "by_tenant": _by_tenant(requests, percentiles),
         "by_stage": _by_stage(requests, context, percentiles),
     }
-    summary["instrument"] = _instrument(summary, context)
+    summary["instrument"] = _instrument(summary, context, _stamps(requests))
     summary["verdict"] = judge_trust(summary)
     summary["gate"] = judge(context.slo, summary)
     return summary
@@ -358,12 +358,29 @@ def _warnings(columns: RequestColumns, rows: BoolRows) -> dict[str, int]:
 # ---- parts of the run
 
 
-def _instrument(summary: Mapping[str, Any], context: RunContext) -> dict[str, Any]:
+def _stamps(requests: Requests) -> dict[str, Any]:
+    """How exact the instants are: events that came in one read with a later one bear its stamp, and may have
+    come before it, by the bound at most.
+    """
+    columns, rows = requests.columns, requests.succeeded
+    shared, bounds = columns.integers["shared_events"], columns.integers["shared_bound_ns"]
+    num_events = int(columns.num_events[rows & shared.is_set].sum())
+    num_shared = _total(shared, rows)
+    bound = sample(bounds.values[rows & bounds.is_set] / NS_PER_S)
+    return {
+        "shared_share": num_shared / num_events if num_events and num_shared is not None else None,
+        "shared_bound_p50_s": _plain(bound.percentile(50)),
+        "shared_bound_max_s": _plain(bound.max()),
+    }
+
+
+def _instrument(summary: Mapping[str, Any], context: RunContext, stamps: Mapping[str, Any]) -> dict[str, Any]:
     """What the instrument says of itself; figures nobody took are None."""
     facts: dict[str, Any] = {
         "send_lag_p99_s": summary["metrics"]["send_lag"]["p99"],
         "loop_lag_p99_s": None,
         "read_lag_p99_s": None,
+        "stamps": stamps,
         "cpu_share": None,
         "workers": None,
         "calibrated_error": {"ttft_p99_s": None, "itl_p99_s": None},

@@ -306,7 +306,8 @@ class Instrument(Frozen):
     workers: Workers = Field("auto", description="Client processes.")
     transport: Literal["auto", "fast", "aiohttp", "httpx"] = Field("auto", description="HTTP client.")
     timestamps: Literal["auto", "kernel", "loop"] = Field(
-        "auto", description="Where arrival times are taken."
+        "auto",
+        description="Who stamps arrivals: the kernel (plain TCP on Linux) or the event loop when it reads.",
     )
 
 

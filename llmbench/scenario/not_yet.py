@@ -55,7 +55,6 @@ NOT_YET = (
     NotYet(key="cost", instead="remove it"),
     NotYet(key="server_metrics", asks=_is_demanded, instead="write auto or false"),
     NotYet(key="instrument.workers", asks=_is_several, instead="write auto or 1"),
-    NotYet(key="instrument.timestamps", value="kernel", instead="write auto or loop"),
     NotYet(key="load.until", instead="write duration: 60s or requests: 500"),
     NotYet(key="workload.slo", instead="write the limits under slo, for all workloads"),
     NotYet(key="workload.kind", value="sharegpt"),

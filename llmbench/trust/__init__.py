@@ -6,6 +6,7 @@ else than the target. SUSPECT: they hold, with a caveat that a reader must know.
 is dropped is neither an error of the server nor late, and does not count again in the rate.
 
     sending     was what was asked for sent, and did it come to something
+    instrument  were arrivals stamped when they came
     streams     are the streams streams
     answers     are the answers those asked for, their tokens counted
 """
@@ -14,10 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmbench.trust import answers, sending, streams
+from llmbench.trust import answers, instrument, sending, streams
 from llmbench.trust.reason import Summary
 
-CHECKS = (*sending.CHECKS, *streams.CHECKS, *answers.CHECKS)
+CHECKS = (*sending.CHECKS, *instrument.CHECKS, *streams.CHECKS, *answers.CHECKS)
 
 
 def judge_trust(summary: Summary) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 
 Clients:
     fast, aiohttp, httpx          llmbench's transports, exchanges decoded to answers after the window
+    fast+kernel                   the fast transport, reading with the kernel's stamps
     fast+records                  the fast transport, each answer decoded and written as a journal line
                                   while the others still stream, as a run does it
     bare-aiohttp                  aiohttp `iter_any`: stamps and counts, keeps nothing
@@ -28,6 +29,7 @@ from itertools import pairwise
 from llmbench.client.answer import Answer
 from llmbench.client.decode import decode, decode_steps
 from llmbench.client.exchange import Exchange, Timeouts, Transport
+from llmbench.client.kernel_stamps import WallClock
 from llmbench.client.wire import BodyStyle, Destination, render_body, request_headers
 from llmbench.environment import quiet_collector
 from llmbench.records import Outcome, RequestRecord, to_journal
@@ -108,7 +110,8 @@ def make_transport(name: str, port: int) -> tuple[Transport, Destination, BodySt
         return HttpxTransport(destination, timeouts), destination, style
     from llmbench.client.http1 import FastTransport
 
-    return FastTransport(destination, timeouts), destination, style
+    wall = WallClock() if "+kernel" in name else None
+    return FastTransport(destination, timeouts, wall=wall), destination, style
 
 
 class ClosedLoop:

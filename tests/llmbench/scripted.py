@@ -12,6 +12,7 @@ import uvloop
 
 from llmbench.client.choose import make_transport, tls_context
 from llmbench.client.exchange import Timeouts
+from llmbench.client.kernel_stamps import WallClock, why_not
 from llmbench.client.wire import BodyStyle, Destination, render_body, request_headers
 from llmbench.scenario.address import parse_address
 from tests.llmbench.exchanges import DONE, delta, event, usage
@@ -27,7 +28,14 @@ STREAM = (
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 RST, FIN, HOLD = "rst", "fin", "hold"
 
-CARRIERS = [("fast", "uvloop"), ("fast", "asyncio"), ("aiohttp", "uvloop"), ("httpx", "uvloop")]
+CARRIERS = [
+    ("fast", "uvloop"),
+    ("fast", "asyncio"),
+    ("kernel", "uvloop"),  # the fast transport, reading with the kernel's stamps where there are any
+    ("kernel", "asyncio"),
+    ("aiohttp", "uvloop"),
+    ("httpx", "uvloop"),
+]
 CARRIER_IDS = [f"{name}-{loop}" for name, loop in CARRIERS]
 
 
@@ -127,7 +135,14 @@ class Caller:
         headers = request_headers(api_key=api_key, extra={}, stream=True, agent="test")
         self.destination = Destination(address=address, api=api, headers=headers)
         self.timeouts = timeouts or Timeouts(connect_s=5, total_s=10, no_progress_s=5)
-        self.transport = make_transport(name, self.destination, self.timeouts, tls_context(address, verify))
+        is_stamped = name == "kernel" and why_not("fast", address) is None
+        self.transport = make_transport(
+            "fast" if name == "kernel" else name,
+            self.destination,
+            self.timeouts,
+            tls_context(address, verify),
+            WallClock() if is_stamped else None,
+        )
         self.api = api
 
     async def __aenter__(self):

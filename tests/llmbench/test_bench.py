@@ -275,7 +275,6 @@ def test_what_this_version_cannot_do_is_refused_by_name(tmp_path):
     for part, name in [
         ({"matrix": {"load.rate": ["1/s", "2/s"]}}, "matrix"),
         ({"instrument": {"workers": 4}}, r"instrument\.workers"),
-        ({"instrument": {"timestamps": "kernel"}}, r"instrument\.timestamps"),
     ]:
         with pytest.raises(UsageError, match=name):
             run_scenario(scenario_of("http://127.0.0.1:9", **part), out=tmp_path)

@@ -62,7 +62,6 @@ def refused(tmp_path):
         ("name: chat", "server_metrics: http://h/m", "server_metrics: http://h/m", 1),
         ("name: chat", "instrument: {workers: 2}", "instrument.workers: 2", 1),
         ("name: chat", "instrument: {workers: '2'}", "instrument.workers: 2", 1),
-        ("name: chat", "instrument: {timestamps: kernel}", "instrument.timestamps: kernel", 1),
         ("rate: 4/s", "rate: 4/s\n  until: {ttft.p95: 5%}", "load.until", 7),
         ("kind: inline", "kind: inline\n  slo: {ttft: {p95: 1s}}", "workload.slo", 10),
     ],

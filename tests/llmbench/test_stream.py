@@ -13,7 +13,7 @@ from llmbench.client.answer import Answer
 from llmbench.client.decode import decode, decode_steps
 from llmbench.client.sse import split_events
 from llmbench.client.stream import PAUSE_EVERY, SLAB, _StreamReader, learn_template
-from tests.llmbench.exchanges import DONE, cut, delta, event, exchange_of, facts, usage
+from tests.llmbench.exchanges import DONE, MS, cut, delta, event, exchange_of, facts, usage
 
 WORDS = st.sampled_from(
     ["Hello", " world", "!", "a", "c-1", "content", "x", "delta", "null", "stop", "0", '"', '\\"', "\\",
@@ -199,3 +199,21 @@ def test_a_long_answer_pauses_whatever_its_events_are():
     for body in (thinking, windows):
         assert Counting(body + DONE).pauses >= 1000 // PAUSE_EVERY
     assert Counting(alike + DONE).pauses >= len(alike) // SLAB
+
+
+@given(st.lists(st.integers(min_value=1, max_value=5), min_size=1, max_size=12))
+def test_events_read_together_are_counted_and_bounded(sizes):
+    reads = [b"".join(event(delta(content="w")) for _ in range(size)) for size in sizes]
+    exchange = exchange_of(*reads, event(delta(finish="stop")) + DONE)
+    exchange.sent_ns = 70 * MS
+    answer = decode(exchange, "chat")
+    assert answer.shared_events == sum(sizes) - len(sizes)
+    bounds = [30 if number == 0 else 10 for number, size in enumerate(sizes) if size > 1]
+    assert answer.shared_bound_ns == (max(bounds) * MS if bounds else None)
+
+
+def test_a_late_read_bounds_by_when_the_socket_was_last_empty():
+    reads = [event(delta(content="a")), event(delta(content="b")) * 2]
+    exchange = exchange_of(*reads, event(delta(finish="stop")) + DONE)
+    exchange.empty_ns = [0, 104 * MS, 110 * MS]  # the first read was made 4 ms after its arrival
+    assert decode(exchange, "chat").shared_bound_ns == 6 * MS

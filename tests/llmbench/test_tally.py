@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmbench.client.kernel_stamps import WallClock
 from llmbench.load.plan import make_plan
 from llmbench.records import Outcome, RequestRecord
-from llmbench.replay.self_probe import SelfProbe
+from llmbench.replay.self_probe import Lags, SelfProbe
 from llmbench.replay.tally import _LATEST, EverySecond, Tally, _Latest
 from llmbench.scenario.model import Scenario
 
@@ -71,7 +72,7 @@ def test_then_only_the_latest_count():
 
 @pytest.mark.alone
 async def test_a_stalled_loop_shows_in_its_own_second():
-    probe = SelfProbe()
+    probe = SelfProbe(WallClock(), Lags())
     await asyncio.sleep(0.1)
     quiet = probe.second()
     time.sleep(0.15)  # noqa: ASYNC251 -- the stall is the point
@@ -89,7 +90,7 @@ async def test_a_stalled_loop_shows_in_its_own_second():
 
 @pytest.mark.alone
 async def test_a_busy_second_shows_as_cpu():
-    probe = SelfProbe()
+    probe = SelfProbe(WallClock(), Lags())
     until = time.process_time() + 0.1
     while time.process_time() < until:
         pass
@@ -98,7 +99,7 @@ async def test_a_busy_second_shows_as_cpu():
 
 
 async def test_a_run_of_an_instant_has_no_lag_to_tell():
-    probe = SelfProbe()
+    probe = SelfProbe(WallClock(), Lags())
     probe.close()
     assert probe.whole()["loop_lag_p99_s"] is None
 
