@@ -11,7 +11,7 @@ from __future__ import annotations
 from llmbench.trust.reason import Check, Reason, Summary, percent, reason
 
 LOOP_LAG_FLOOR_S = 0.002  # what any machine gives with something else to do
-LOOP_LAG_SHARE_OF_ITL = 0.5  # of the ITL p50
+LOOP_LAG_SHARE_OF_ITL = 0.25  # of the ITL p50
 LOOP_LAG_SHARE_OF_ITL_INVALID = 1.0
 LOOP_LAG_SHARE_OF_TTFT = 0.05  # of the TTFT p50
 LOOP_LAG_SHARE_OF_TTFT_INVALID = 0.20

@@ -27,6 +27,8 @@ def reasons(instrument, records=None):
         ({}, None),
         ({"loop_lag_p99_s": 0.0019}, None),
         ({"loop_lag_p99_s": None}, None),
+        ({"loop_lag_p99_s": 0.004}, None),
+        ({"loop_lag_p99_s": 0.006}, "SUSPECT"),
         ({"loop_lag_p99_s": 0.015}, "SUSPECT"),
         ({"loop_lag_p99_s": 0.5}, "INVALID"),
         ({"loop_lag_p99_s": 0.5, "timestamps": "kernel", "read_lag_p99_s": 0.5}, None),
