@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,45 @@ _STRING, _ARRAY = 8, 9
 _BLOCK = 32  # weights that share one scale
 # type number -> (name, bytes, for how many weights)
 _TENSOR_TYPES = {0: ("F32", 4, 1), 1: ("F16", 2, 1), 3: ("Q4_1", 20, _BLOCK), 8: ("Q8_0", 34, _BLOCK)}
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_COUNT, _WHOLE, _NUMBER = "a whole number above 0", "a whole number", "a number"
+_TEXT, _FLAG = "text", "true or false"
+_TEXTS, _NUMBERS = "a list of texts", "a list of numbers"
+_WANTED: Mapping[str, str] = {
+    **dict.fromkeys(("general.alignment", "embedding_length", "feed_forward_length", "block_count"), _COUNT),
+    **dict.fromkeys(("attention.head_count", "attention.head_count_kv", "attention.key_length"), _COUNT),
+    **dict.fromkeys(("context_length", "attention.sliding_window"), _COUNT),
+    **dict.fromkeys(("rope.scaling.original_context_length",), _COUNT),
+    "expert_count": _WHOLE,
+    **dict.fromkeys(("attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scaling.factor"), _NUMBER),
+    **dict.fromkeys(("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"), _NUMBER),
+    **dict.fromkeys(("rope.scaling.attn_factor",), _NUMBER),
+    **dict.fromkeys(("general.architecture", "rope.scaling.type", "tokenizer.chat_template"), _TEXT),
+    **dict.fromkeys(("tokenizer.ggml.model", "tokenizer.ggml.pre"), _TEXT),
+    **dict.fromkeys(("tokenizer.ggml.tokens", "tokenizer.ggml.merges"), _TEXTS),
+    **dict.fromkeys(("tokenizer.ggml.scores", "tokenizer.ggml.token_type"), _NUMBERS),
+    **{f"tokenizer.ggml.{kind}_token_id": _WHOLE for kind in ("bos", "eos", "eot", "unknown")},
+    **{f"tokenizer.ggml.add_{kind}": _FLAG for kind in ("bos_token", "eos_token", "space_prefix")},
+}
+"""What is read of the metadata, by key or by the end of a family's key, and what it must be."""
+_IS: Mapping[str, Callable[[Any], bool]] = {
+    _COUNT: lambda value: _is_whole(value) and value > 0,
+    _WHOLE: _is_whole,
+    _NUMBER: _is_number,
+    _TEXT: lambda value: isinstance(value, str),
+    _FLAG: lambda value: isinstance(value, bool),
+    _TEXTS: lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+    _NUMBERS: lambda value: isinstance(value, list) and all(_is_number(one) for one in value),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +100,9 @@ class GgufFile:
             self._read_header()
         except (struct.error, LookupError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
             raise ModelError(f"{path}: damaged GGUF header at byte {self._at}: {error!r}") from None
+        for key, value in self.metadata.items():
+            if (wanted := _not_as_wanted(key, value)) is not None:
+                raise ModelError(f"{path}: metadata {key} is {_shown(value)}; it must be {wanted}")
 
     def tensor(self, name: str) -> Floats:
         """Dequantize one tensor. Raises ModelError for a missing one or an unknown type."""
@@ -123,6 +166,17 @@ class GgufFile:
         values = np.frombuffer(self._bytes, _SCALARS[item], count, self._at)  # in one go: these are long
         self._at += values.nbytes
         return values.tolist()
+
+
+def _not_as_wanted(key: str, value: Any) -> str | None:
+    """What the value of a key that is read here must be, where it is something else."""
+    wanted = next((words for end, words in _WANTED.items() if key == end or key.endswith(f".{end}")), None)
+    return None if wanted is None or _IS[wanted](value) else wanted
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _tensor_type(number: int) -> tuple[str, int, int]:

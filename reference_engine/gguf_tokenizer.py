@@ -40,6 +40,11 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
     tokens, kinds = _get(file, "tokenizer.ggml.tokens"), _get(file, "tokenizer.ggml.token_type")
     if len(tokens) != len(kinds):
         raise ModelError(f"{file.path}: tokenizer.ggml.token_type has {len(kinds)} of {len(tokens)} entries")
+    for end in ("bos", "eos", "eot", "unknown"):
+        token_id = file.metadata.get(f"tokenizer.ggml.{end}_token_id", 0)
+        if token_id >= len(tokens):
+            key = f"tokenizer.ggml.{end}_token_id"
+            raise ModelError(f"{file.path}: metadata {key} is {token_id}, of {len(tokens)} tokens")
     try:
         tokenizer = _byte_level(file, tokens) if kind == "gpt2" else _sentence_pieces(file, tokens)
     except ModelError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -21,8 +22,8 @@ from tokenizers import pre_tokenizers
 from reference_engine.catalog import model_folder
 from reference_engine.errors import ModelError
 from reference_engine.gguf import GgufFile, unpermute
-from reference_engine.gguf_convert import convert
-from reference_engine.gguf_tokenizer import tokenizer_of
+from reference_engine.gguf_convert import config_of, convert
+from reference_engine.gguf_tokenizer import tokenizer_of, tokenizer_settings
 from reference_engine.listing import listing
 from reference_engine.model import Decoder, attend_causally
 from reference_engine.model_config import ModelConfig, RopeScaling
@@ -247,6 +248,39 @@ def test_a_flipped_byte_of_the_header_never_crashes(tmp_path, at, bits):
         for name in file.tensors:
             file.tensor(name)
         tokenizer_of(file)
+
+
+WRONG = ["text", "", 7.5, float("inf"), 0, 1, 2**31, True, ["a", "b"], ["", ""], [1, 2], [0.5], []]
+
+
+@pytest.mark.parametrize("words", ["byte level", "sentence pieces"])
+def test_metadata_of_the_wrong_kind_is_named_and_never_crashes(tmp_path, small_decoder, tiny_folder, words):
+    """A number where a list should be once ended in a TypeError, deep inside."""
+    json_text = (tiny_folder / "tokenizer.json").read_text(encoding="utf-8")
+    own = (
+        byte_level_metadata(json_text, "smollm") if words == "byte level" else sentence_piece_metadata(["a"])
+    )
+    right = metadata_of(small_decoder.config, "llama") | own
+    refusals = []
+    for key, wrong in itertools.product(right, WRONG):
+        path = write_gguf(tmp_path / "odd.gguf", right | {key: wrong}, tensors_of(small_decoder, "llama"))
+        try:
+            file = GgufFile(path)
+            config_of(file)
+            tokenizer_of(file)
+            tokenizer_settings(file)
+        except ModelError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 100
+    assert all("odd.gguf" in said for said in refusals)
+
+
+def test_the_key_and_what_it_must_be_are_named(tmp_path):
+    path = write_gguf(tmp_path / "a.gguf", {"llama.block_count": "six"}, {})
+    with pytest.raises(
+        ModelError, match=r"a\.gguf: metadata llama\.block_count is 'six'; it must be a whole"
+    ):
+        GgufFile(path)
 
 
 def test_without_the_package_the_plain_types_are_named(tmp_path, monkeypatch):
