@@ -29,8 +29,8 @@ from llmbench.scenario.address import Address
 
 Stamps = Literal["kernel", "loop"]
 
-READ_SIZE = 1 << 18
-"""Bytes of one read at most. A read that fills it may have left others behind."""
+_READ_SIZES = (1 << 12, 1 << 18)
+"""Bytes of one read at most: an event is small, and room for much costs much; where that was filled, more."""
 STEP_NS = 1_000_000
 """A change of the offset between wall and monotonic clock that means that the wall clock was set."""
 _SUSPICIOUS_NS = 50_000_000  # a lag beyond this is either a starved client or a clock that was set
@@ -77,6 +77,11 @@ def _kernel_gives_stamps() -> bool:
 def ask_for_stamps(sock: socket.socket) -> None:
     """Has the kernel stamp what arrives at this socket. Raises OSError where it does not know how."""
     sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+
+def may_have_left_some(data: bytes) -> bool:
+    """Whether a read was filled, so that the socket may not have been empty after it."""
+    return len(data) in _READ_SIZES
 
 
 class WallClock:
@@ -143,7 +148,6 @@ class StampedSockets:
     def __init__(self, wall: WallClock, clock: Callable[[], int]) -> None:
         self.wall = wall
         self.clock = clock
-        self.buffer = memoryview(bytearray(READ_SIZE))
         self.epoll = select.epoll()
         self.open: dict[int, StampedSocket] = {}
         self._loop = asyncio.get_running_loop()
@@ -179,10 +183,10 @@ class StampedSocket:
         self._sock = sock
         self._fd = sock.fileno()
         self._receiver = receiver
-        self._buffer = sockets.buffer  # one for all: what is read is copied out before the next read
         self._clock = sockets.clock
         self._arrival_ns = sockets.wall.arrival_ns
-        self._recvmsg = sock.recvmsg_into
+        self._recvmsg = sock.recvmsg
+        self._read_size = _READ_SIZES[0]
         self._unsent = bytearray()
         self._is_closing = False
         sockets.open[self._fd] = self
@@ -211,21 +215,22 @@ class StampedSocket:
     def read(self) -> None:
         """One read of what is there."""
         try:
-            size, control, _, _ = self._recvmsg((self._buffer,), _CONTROL_SIZE)
+            data, control, _, _ = self._recvmsg(self._read_size, _CONTROL_SIZE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._close(error)
             return
         read_ns = self._clock()
-        if not size:
+        if not data:
             self._close(None)
             return
+        self._read_size = _READ_SIZES[len(data) in _READ_SIZES]
         arrived_ns = read_ns
         if control:
             seconds, nanoseconds = _timespec(control[0][2])
             arrived_ns = self._arrival_ns(seconds * 1_000_000_000 + nanoseconds, read_ns)
-        self._receiver.received(bytes(self._buffer[:size]), read_ns, arrived_ns)
+        self._receiver.received(data, read_ns, arrived_ns)
 
     def send_rest(self) -> None:
         """Sends what the kernel takes of what is waiting."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import httptools
 
 from llmbench.client.exchange import Exchange
-from llmbench.client.kernel_stamps import READ_SIZE
+from llmbench.client.kernel_stamps import may_have_left_some
 
 PAUSE_BYTES = 1 << 14
 """Bytes unpacked between two pauses."""
@@ -72,7 +72,7 @@ def unpack(exchange: Exchange) -> Iterator[None]:
             exchange.empty_ns.append(empty_ns)
         if not is_sound:
             break
-        empty_ns = made if len(data) < READ_SIZE else now
+        empty_ns = now if may_have_left_some(data) else made
         num_bytes += len(data)
         if num_bytes >= PAUSE_BYTES:
             num_bytes = 0
