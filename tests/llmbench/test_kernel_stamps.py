@@ -261,7 +261,7 @@ def test_a_slow_loop_does_not_move_what_the_kernel_stamped(monkeypatch, tmp_path
     assert summary["instrument"]["timestamps"] == "kernel"
     assert summary["metrics"]["itl"]["p50"] == pytest.approx(0.010, abs=0.001)
     assert summary["metrics"]["ttft"]["p50"] == pytest.approx(0.100, abs=0.005)
-    assert summary["instrument"]["read_lag_p99_s"] > 0.01
+    assert summary["instrument"]["read_lag_p99_s"] > 0.005
     assert "loop_late" not in {reason["code"] for reason in summary["verdict"]["reasons"]}
 
 
