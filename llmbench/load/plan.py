@@ -31,9 +31,9 @@ from llmbench.load.arrivals import (
 from llmbench.load.describe import headline, open_notes, warmup_notes
 from llmbench.load.levels import StageSpan, levels, profile, spans
 from llmbench.scenario.model import Load, Scenario, TimeDistribution
-from llmbench.workload.azure import Trace
 from llmbench.workload.lengths import ThinkTimes
 from llmbench.workload.seeds import stream
+from llmbench.workload.traces.trace import Trace
 
 Phase = Literal["warmup", "measure"]
 

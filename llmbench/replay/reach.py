@@ -26,8 +26,9 @@ from llmbench.client.wire import BodyStyle, Destination, request_headers
 from llmbench.scenario.address import parse_address
 from llmbench.scenario.model import Scenario, Target
 from llmbench.workload.fit import TextFit, fit_text, tokenizer_count
+from llmbench.workload.traces import TRACE_KINDS
 
-_MADE_TO_LENGTH = ("synthetic", "azure")
+_MADE_TO_LENGTH = ("synthetic", *TRACE_KINDS)
 _TELL_EVERY_S = 5.0
 
 

@@ -16,7 +16,8 @@ from llmbench.load.levels import StageSpan
 from llmbench.load.plan import Plan
 from llmbench.replay.identity import RunIdentity
 from llmbench.scenario.masking import scrub
-from llmbench.scenario.model import secrets_of
+from llmbench.scenario.model import Workload, secrets_of
+from llmbench.workload.traces import SHARING_KINDS
 
 
 def measurement(
@@ -39,10 +40,7 @@ def measurement(
         interrupted=interrupted,
         rate_asked_per_s=_rate_asked(plan),
         max_in_flight=scenario.load.max_in_flight if plan.is_open else None,
-        cache_hits_expected=any(
-            one.cache != "cold" or one.prefix is not None or one.system is not None
-            for one in scenario.workloads
-        ),
+        cache_hits_expected=any(map(_expects_cache_hits, scenario.workloads)),
         target=scenario.target.url if run.engine is None else f"engine {run.engine}",
         model=info.model,
         server=server_words(info),
@@ -61,6 +59,11 @@ def measurement(
         ),
         instrument=instrument or {},
     )
+
+
+def _expects_cache_hits(workload: Workload) -> bool:
+    shares = workload.prefix is not None or workload.system is not None or workload.kind in SHARING_KINDS
+    return workload.cache != "cold" or shares
 
 
 def _stage_label(number: int, span: StageSpan) -> str:

@@ -272,7 +272,7 @@ class Workload(Frozen):
         description=(
             "File of prompts or traffic; relative to the scenario file. jsonl: a JSON object a line, as in "
             '{"prompt": "Say hi.", "max_tokens": 32} or {"messages": [{"role": "user", "content": "Hi."}]}; '
-            "azure: CSV with TIMESTAMP, ContextTokens, GeneratedTokens."
+            "azure, burstgpt: their CSV; mooncake, bailian: JSON lines with timestamp, lengths and hash_ids."
         ),
     )
     input_scale: PositiveNumber = Field(1.0, description="Multiplies the prompt lengths of a trace.")

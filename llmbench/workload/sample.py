@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from llmbench.workload.azure import HEADER
+from llmbench.workload.traces.azure import HEADER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llmbench.errors import UsageError
 from llmbench.load.plan import MAX_PLANNED, make_plan
 from llmbench.scenario.model import Scenario
-from llmbench.workload.azure import Trace
+from llmbench.workload.traces.trace import Trace
 
 S = 1_000_000_000
 

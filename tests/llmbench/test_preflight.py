@@ -76,12 +76,21 @@ def test_what_is_not_in_this_version_is_refused_with_its_line(refused, right, wr
 def test_kinds_to_come_are_refused_with_those_that_are_there(refused, kind):
     text = GOOD.replace("kind: inline\n  prompts: [Say hi]", f"kind: {kind}\n  path: chat.yaml")
     assert refused(text) == [
-        f"line 9 | workload.kind: {kind} | not in this version; write one of synthetic, inline, jsonl, azure"
+        f"line 9 | workload.kind: {kind} | not in this version; write one of "
+        "synthetic, inline, jsonl, azure, mooncake, bailian, burstgpt"
     ]
 
 
 def test_every_kind_is_there_or_in_the_table():
-    assert IMPLEMENTED_WORKLOADS == ("synthetic", "inline", "jsonl", "azure")
+    assert IMPLEMENTED_WORKLOADS == (
+        "synthetic",
+        "inline",
+        "jsonl",
+        "azure",
+        "mooncake",
+        "bailian",
+        "burstgpt",
+    )
 
 
 @pytest.mark.parametrize(
