@@ -66,7 +66,7 @@ def test_milliseconds_and_seconds_are_told_apart_by_the_format():
 
 
 def test_keys_that_are_not_used_are_said():
-    lines = "\n".join([hashed_line(session_id="a"), hashed_line(timestamp=5, session_id="b", delay=3)])
+    lines = "\n".join([hashed_line(session_id="a"), hashed_line(timestamp=12, session_id="b", delay=3)])
     notes = hashed.parse_trace(lines, "t", MOONCAKE).notes
     assert notes == ("key delay of 1 rows is not used", "key session_id of 2 rows is not used")
 
