@@ -13,7 +13,6 @@ and infinity in `attempts`. Pure.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from llmbench.metrics import NS_PER_S, Requests, unfinished
 from llmbench.stats import sample, samples_needed
 
-Values = NDArray[np.float64]
+Values = NDArray[Any]
 
 
 def curve(ended: Values, cut_off: Values) -> tuple[Values, Values]:
@@ -67,21 +66,22 @@ def censored(requests: Requests, percentiles: Mapping[str, float]) -> dict[str, 
     """`censored` of summary.json: TTFT and E2E over measured successes and what was cut off."""
     cut = unfinished(requests) & requests.measured
     sent, end = (requests.columns.integers[name].values for name in ("sent_ns", "end_ns"))
-    lasted = (end - sent) / NS_PER_S
+    lasted = end - sent
     facts: dict[str, Any] = {"count": int(cut.sum())}
     for name in ("ttft", "e2e"):
         measure = requests.measures[name]
         began = measure.defined & cut if name == "ttft" else np.zeros_like(cut)
-        ended = measure.of(requests.succeeded | began) / NS_PER_S
+        ended = measure.of(requests.succeeded | began)
         waiting = lasted[cut & ~began]
         facts[name] = _block(ended, waiting, percentiles)
     return facts
 
 
 def _block(ended: Values, waiting: Values, percentiles: Mapping[str, float]) -> dict[str, Any]:
+    """From nanoseconds to seconds."""
     count = len(ended) + len(waiting)
     values: dict[str, Any] = {"unit": "s", "count": count, "unfinished": len(waiting)}
     for name, percent in percentiles.items():
         value = percentile(ended, waiting, percent) if count >= samples_needed(percent) else None
-        values[name] = None if value is None or not math.isfinite(value) else value
+        values[name] = None if value is None else value / NS_PER_S
     return values

@@ -21,7 +21,9 @@ three times the median E2E, ten times where only one user waited. Where answers 
 silence is what waiting looks like: five times then, and at least four users, for a lognormal E2E with a sigma
 of 1 leaves four users silent that long by chance once in a hundred runs of 500 requests.
 
-What a stall withheld is its length times the rate of sends outside of stalls. The corrected percentiles put
+Users who ask in step are silent together between their answers too: of the silence, the stall is at most what
+its requests took longer than the median E2E, in the median. It withheld that times the rate of sends outside
+of stalls. The corrected percentiles put
 these requests in, as HdrHistogram's recordValueWithExpectedInterval does: due evenly over the stall, each
 waits until its end, and then the median latency. The crowd at its end waits longer: they are a lower bound.
 
@@ -30,6 +32,7 @@ Pure; instants in nanoseconds, results in seconds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,11 +123,14 @@ def arrivals(requests: Requests, context: RunContext) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A silence: from, to (ns), and how many users had asked before it and were answered after it."""
+    """A silence: from, to (ns), how many users had asked before it and were answered after it, and how much
+    longer than usual they waited, at most its length.
+    """
 
     start_ns: int
     end_ns: int
     waiting: int
+    excess_s: float
 
     @property
     def duration_s(self) -> float:
@@ -173,7 +179,11 @@ def stalls(requests: Requests, window: Window) -> list[Stall]:
     found = []
     for first, after in silences(pieces, int(sends.min()), last, max(STALL_S, factors[0] * usual) * NS_PER_S):
         waited = sent.is_set & (sent.values <= first) & (~end.is_set | (end.values >= after))
-        stall = Stall(first, min(after, until), int(waited.sum()))
+        longest_s = (min(after, until) - first) / NS_PER_S
+        ends = np.where(end.is_set, end.values, after)[waited]
+        took_s = float(np.median(ends - sent.values[waited])) / NS_PER_S if len(ends) else 0.0
+        excess_s = min(longest_s, max(0.0, took_s - usual))
+        stall = Stall(first, min(after, until), len(ends), excess_s)
         factor = factors[0] if stall.waiting >= fewest else factors[1]
         if stall.waiting and factor is not None and stall.duration_s >= max(STALL_S, factor * usual):
             found.append(stall)
@@ -187,9 +197,9 @@ def closed_loop(requests: Requests, window: Window, context: RunContext) -> dict
     found = stalls(requests, window)
     sent = requests.columns.integers["sent_ns"]
     sends = sent.values[sent.is_set & requests.measured]
-    stalled_s = sum(stall.duration_s for stall in found)
+    excess_s = math.fsum(stall.excess_s for stall in found)
     until = window.end_ns if window.kind == PLANNED else int(sends.max(initial=0))
-    sending_s = (until - int(sends.min())) / NS_PER_S - stalled_s if len(sends) else 0.0
+    sending_s = (until - int(sends.min())) / NS_PER_S - excess_s if len(sends) else 0.0
     rate = len(sends) / sending_s if sending_s > 0 else None
     facts: dict[str, Any] = {
         "stalls": [
@@ -200,9 +210,9 @@ def closed_loop(requests: Requests, window: Window, context: RunContext) -> dict
             }
             for stall in sorted(found, key=lambda stall: -stall.duration_s)[:_NUM_STALLS_SHOWN]
         ],
-        "stalled_s": stalled_s,
+        "stalled_s": math.fsum(stall.duration_s for stall in found),
         "rate_per_s": rate,
-        "withheld_requests": round(rate * stalled_s) if rate is not None else 0,
+        "withheld_requests": round(rate * excess_s) if rate is not None else 0,
     }
     for name in ("ttft", "e2e"):
         values = requests.measures[name].of(requests.succeeded) / NS_PER_S
@@ -215,6 +225,6 @@ def corrected_p99(values_s: Values, found: list[Stall], rate: float | None) -> f
     if not found or not rate or not len(values_s):
         return None
     usual = float(np.median(values_s))
-    waits = [stall.duration_s - np.arange(1, round(rate * stall.duration_s) + 1) / rate for stall in found]
+    waits = [stall.excess_s - np.arange(1, round(rate * stall.excess_s) + 1) / rate for stall in found]
     withheld = np.maximum(np.concatenate(waits), 0) + usual
     return sample(np.concatenate([values_s, withheld])).percentile(99)

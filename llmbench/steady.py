@@ -104,7 +104,9 @@ def mser(values: Values, batch: int = BATCH) -> int:
     sums, squares = np.cumsum(means[::-1])[::-1], np.cumsum((means**2)[::-1])[::-1]
     lengths = np.arange(num_batches, 0, -1)
     errors = np.maximum(squares - sums**2 / lengths, 0) / lengths.astype(np.float64) ** 2
-    return int(np.argmin(errors[: num_batches // 2 + 1])) * batch
+    candidates = errors[: num_batches // 2 + 1]
+    # The sums carry rounding errors: what differs by those alone is equally good.
+    return int(np.flatnonzero(candidates <= candidates.min() + 1e-12 * candidates[0])[0]) * batch
 
 
 def separation(before: Values, after: Values) -> float:
@@ -131,8 +133,8 @@ def settling(series: Series, warmup_ns: int, metric: str) -> dict[str, Any]:
         "settled_s": int(series.starts_ns[cut]) / NS_PER_S if within_half else None,
         "transient_share": len(early) / max(1, int(measured.sum())),
         "separation": None,
-        "p50_s": None,
-        "p95_s": None,
+        "settled_p50_s": None,
+        "settled_p95_s": None,
         "transient": False,
     }
     if not within_half or not num_early or not num_late:
@@ -145,8 +147,8 @@ def settling(series: Series, warmup_ns: int, metric: str) -> dict[str, Any]:
     matters = any(abs(all_s - kept_s) > max(MATERIAL * kept_s, FLOOR_S[metric]) for all_s, kept_s in pairs)
     return facts | {
         "separation": apart,
-        "p50_s": pairs[0][1],
-        "p95_s": pairs[1][1],
+        "settled_p50_s": pairs[0][1],
+        "settled_p95_s": pairs[1][1],
         "transient": apart >= SEPARATION and z >= MIN_Z and matters,
     }
 

@@ -137,8 +137,8 @@ def _censored(summary: Mapping[str, Any]) -> list[str]:
         cells = [duration(block[stat]) for stat in ("p50", "p90", "p95", "p99")]
         rows.append([f"{METRIC_NAMES[name]}, Kaplan-Meier", *cells, f"{block['count']:,}"])
     note = (
-        f"Unfinished, cut off or timed out: {censored['count']:,}. Each took at least so long; a dash is beyond"
-        " what the others show, or too few requests."
+        f"Unfinished, cut off or timed out: {censored['count']:,}. Each took at least so long; a dash is"
+        " beyond what the others show, or too few requests."
     )
     return [*_table(["", "p50", "p90", "p95", "p99", "n"], rows), note, ""]
 
@@ -169,7 +169,7 @@ def _settling(steady: Mapping[str, Any]) -> list[str]:
         return [f"- Steadiness is not judged: {steady['kind']}."]
     name, settled = METRIC_NAMES[steady["metric"]], steady["settled_s"]
     if settled is None:
-        return [f"- {name} did not settle in the first half (MSER-5)."]
+        return [f"- MSER-5 finds no instant in the first half from which on {name} was settled."]
     return [
         f"- {name} settled {duration(settled)} into the run (MSER-5); warm-up {duration(steady['warmup_s'])}."
     ]

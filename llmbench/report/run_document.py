@@ -32,7 +32,7 @@ def measurement(
     return RunContext(
         name=scenario.name,
         open_loop=plan.is_open,
-        level_load=_is_level(plan),
+        level_load=plan.is_level,
         planned=known if planned is None else planned,
         num_warmup=plan.num_warmup or 0,
         window_ns=None if plan.end_ns is None else (plan.warmup_ns, plan.end_ns),
@@ -62,11 +62,6 @@ def measurement(
         ),
         instrument=instrument or {},
     )
-
-
-def _is_level(plan: Plan) -> bool:
-    levels = {level for span in plan.stages for level in (span.start_level, span.end_level)}
-    return plan.arrivals != "trace" and len(levels) <= 1
 
 
 def _stage_label(number: int, span: StageSpan) -> str:

@@ -27,6 +27,10 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
 
 
+def _rate(value: float, digits: int = 3) -> str:
+    return f"{float(f'{value:.{digits}g}'):,g}/s"
+
+
 def _not_steady(summary: Summary) -> Reason | None:
     steady, window, metrics = summary["steady"], summary["window"], summary["metrics"]
     if not steady.get("transient"):
@@ -35,10 +39,12 @@ def _not_steady(summary: Summary) -> Reason | None:
     if late_s <= WELL_INSIDE * window["duration_s"]:
         return None
     name = steady["metric"]
-    was, settled = metrics[name]["p50"], steady["p50_s"]
+    was, settled = metrics[name]["p50"], steady["settled_p50_s"]
     stat = "p50"
-    if metrics[name]["p95"] is not None and _off(was, settled) < _off(metrics[name]["p95"], steady["p95_s"]):
-        stat, was, settled = "p95", metrics[name]["p95"], steady["p95_s"]
+    if metrics[name]["p95"] is not None and _off(was, settled) < _off(
+        metrics[name]["p95"], steady["settled_p95_s"]
+    ):
+        stat, was, settled = "p95", metrics[name]["p95"], steady["settled_p95_s"]
     return reason(
         "not_steady",
         "SUSPECT",
@@ -78,7 +84,9 @@ def _drift_hint(summary: Summary, *, rises: bool) -> str:
     rates = summary["throughput"]
     served, sent = rates["requests_per_s"], rates["sent_requests_per_s"]
     if rises and summary["run"]["open_loop"] and served and sent and served < 0.95 * sent:
-        return f"the queue grows: {served:.3g}/s were served of {sent:.3g}/s sent; ask for a lower load.rate"
+        return (
+            f"the queue grows: {_rate(served)} were served of {_rate(sent)} sent; ask for a lower load.rate"
+        )
     if rises:
         return "make load.duration longer and see whether it settles; if it never does, ask for less"
     return "it was still warming up: make load.warmup and load.duration longer"
@@ -126,15 +134,17 @@ def _closed_loop_stall(summary: Summary) -> Reason | None:
     if p99 is not None and corrected is not None and corrected > p99:
         would = f" (with it {name.upper()} p99 is at least {_seconds(corrected)}, not {_seconds(p99)})"
     times = "" if len(found["stalls"]) == 1 else f" in {len(found['stalls'])} stalls"
+    waiting = max(stall["waiting"] for stall in found["stalls"])
+    users = "a user" if waiting == 1 else f"{waiting:,} users"
     return reason(
         "closed_loop_stall",
         "SUSPECT",
         withheld / measured,
         WITHHELD_SHARE,
-        f"for {_seconds(found['stalled_s'])}{times} nothing was sent because every user waited: at the usual"
-        f" {rate:.3g}/s about {withheld:,} requests were never asked, and no percentile here holds their"
+        f"for {_seconds(found['stalled_s'])}{times} nothing was sent while {users} waited: at the usual"
+        f" {_rate(rate)} about {withheld:,} requests were never asked, and no percentile here holds their"
         f" wait{would}",
-        f"measure with an open loop: load.arrivals: poisson, load.rate: {rate:.2g}/s",
+        f"measure with an open loop: load.arrivals: poisson, load.rate: {_rate(rate, 2).replace(',', '')}",
     )
 
 
