@@ -213,7 +213,9 @@ def steadiness(requests: Requests, window: Window, context: RunContext) -> dict[
     names = ("ttft", "tpot") if main == "ttft" else ("e2e",)
     if kind != EXPECTED:
         return {"steady": {"kind": kind}, "drift": {"kind": kind}}
-    warmup_ns = window.start_ns if context.window_ns is None else context.window_ns[0]
+    warmup_ns = window.start_ns if requests.warmup.any() else 0
+    if context.window_ns is not None:
+        warmup_ns = context.window_ns[0]
     drifts: Mapping[str, Any] = {name: drift(series_of(requests, name), name) for name in names}
     return {
         "steady": {"kind": kind, **settling(series, warmup_ns, main)},

@@ -45,13 +45,14 @@ def _not_steady(summary: Summary) -> Reason | None:
         metrics[name]["p95"], steady["settled_p95_s"]
     ):
         stat, was, settled = "p95", metrics[name]["p95"], steady["settled_p95_s"]
+    after = f"{_seconds(late_s)} after the warm-up ended" if steady["warmup_s"] else "which had no warm-up"
     return reason(
         "not_steady",
         "SUSPECT",
         steady["settled_s"],
         steady["warmup_s"],
-        f"{name.upper()} settled {_seconds(steady['settled_s'])} into the run, {_seconds(late_s)} after the"
-        f" warm-up ended: its {stat} is {_seconds(was)}, and {_seconds(settled)} from there on",
+        f"{name.upper()} settled {_seconds(steady['settled_s'])} into the run, {after}: its {stat} is"
+        f" {_seconds(was)}, and {_seconds(settled)} from there on",
         f"set load.warmup: {math.ceil(steady['settled_s'])}s",
     )
 

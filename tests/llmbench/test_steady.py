@@ -141,6 +141,8 @@ def test_a_warm_up_declared_too_short_is_named_with_the_one_it_takes():
     assert codes(summary) == ["not_steady"]
     (reason,) = summary["verdict"]["reasons"]
     assert reason["hint"] == "set load.warmup: 14s"
+    assert "9 s after the warm-up ended" in reason["message"]
+    assert "which had no warm-up" in run_of(ttfts)["verdict"]["reasons"][0]["message"]
     assert summary["steady"]["settled_s"] == pytest.approx(13.8, abs=0.5)
     assert summary["steady"]["warmup_s"] == 5
     assert codes(run_of(ttfts, warmup=140)) == []
