@@ -18,8 +18,8 @@ which any event loop needs, and which is what lies between requests due at one i
 **Stalls of a closed loop.** A stall is a time in which nothing was sent, no answer ended and no output came
 while users waited. It is one of the server, and not its usual silence, where it is longer than 0.5 s and than
 three times the median E2E, ten times where only one user waited. Where answers come in one piece (or nearly)
-silence is what waiting looks like: five times then, and at least four users, for a lognormal E2E with a sigma
-of 1 leaves four users silent that long by chance once in a hundred runs of 500 requests.
+silence is what waiting looks like: at least eight users then, or five users and five times. A lognormal E2E
+with a sigma of 1 leaves so many silent so long by chance in fewer than one of 100 runs of 500 requests.
 
 Users who ask in step are silent together between their answers too: of the silence, the stall is at most what
 its requests took longer than the median E2E, in the median. It withheld that times the rate of sends outside
@@ -52,10 +52,9 @@ TOLERANCE_NS = 1e6
 COUNT_WINDOW_NS = (1e8, 1e9)
 
 STALL_S = 0.5
-STALL_E2E = 3.0
-STALL_E2E_ALONE = 10.0
-STALL_E2E_UNSTREAMED = 5.0
-MIN_WAITING_UNSTREAMED = 4
+# How many users must have waited for how many times the median E2E.
+STREAMED = ((2, 3.0), (1, 10.0))
+IN_ONE_PIECE = ((8, 3.0), (5, 5.0))
 _BIN_NS = 1_000_000  # activity is looked at millisecond by millisecond
 _MAX_BINS = 8_000_000
 _CHUNK = 1 << 20
@@ -170,22 +169,23 @@ def stalls(requests: Requests, window: Window) -> list[Stall]:
         return []
     usual, ttft = float(np.median(e2e)), requests.measures["ttft"].of(requests.succeeded) / NS_PER_S
     streamed = 2 * len(ttft) >= len(e2e) and float(np.median(ttft)) <= usual / 2
-    factors = (STALL_E2E, STALL_E2E_ALONE) if streamed else (STALL_E2E_UNSTREAMED, None)
-    fewest = 2 if streamed else MIN_WAITING_UNSTREAMED
+    limits = STREAMED if streamed else IN_ONE_PIECE
     until = window.end_ns if window.kind == PLANNED else int(sends.max())
     pieces = [sent.values[sent.is_set], end.values[end.is_set], columns.event_ns]
     # What comes after the end of the sends only says when the last silence ended.
     last = max(until, int(end.values[end.is_set].max(initial=until)))
     found = []
-    for first, after in silences(pieces, int(sends.min()), last, max(STALL_S, factors[0] * usual) * NS_PER_S):
+    for first, after in silences(
+        pieces, int(sends.min()), last, max(STALL_S, limits[0][1] * usual) * NS_PER_S
+    ):
         waited = sent.is_set & (sent.values <= first) & (~end.is_set | (end.values >= after))
         longest_s = (min(after, until) - first) / NS_PER_S
         ends = np.where(end.is_set, end.values, after)[waited]
         took_s = float(np.median(ends - sent.values[waited])) / NS_PER_S if len(ends) else 0.0
         excess_s = min(longest_s, max(0.0, took_s - usual))
         stall = Stall(first, min(after, until), len(ends), excess_s)
-        factor = factors[0] if stall.waiting >= fewest else factors[1]
-        if stall.waiting and factor is not None and stall.duration_s >= max(STALL_S, factor * usual):
+        factor = next((times for users, times in limits if stall.waiting >= users), math.inf)
+        if stall.duration_s >= max(STALL_S, factor * usual):
             found.append(stall)
     return found
 

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmbench.columns import from_records
-from llmbench.omission import dispersion, gap_distance, silences
+from llmbench.omission import IN_ONE_PIECE, dispersion, gap_distance, silences
 from llmbench.records import Outcome
 from llmbench.report.summary import summarise
 from tests.llmbench.sample_runs import MS, S, closed_loop, failed_record, ok_record, open_loop
+
+RUNS = 400
 
 # ---- arrivals
 
@@ -207,6 +209,7 @@ HEALTHY = {
     "long thoughts": {"users": 10, "think": 20 * S, "num": 5},
     "in one piece": {"streamed": False, "ttft": 2 * S, "num": 20, "seed": 1},
     "in one piece, one user": {"streamed": False, "ttft": 2 * S, "num": 100, "users": 1, "seed": 2},
+    "in one piece, eight users": {"streamed": False, "ttft": 2 * S, "num": 100, "users": 8, "seed": 7},
     "in one piece, four users": {"streamed": False, "ttft": 2 * S, "num": 100, "users": 4, "seed": 3},
     "uneven first tokens, one user": {"users": 1, "num": 300, "ttft": S, "tokens": 50, "seed": 4},
     "uneven first tokens, two users": {"users": 2, "num": 300, "ttft": S, "tokens": 50, "seed": 5},
@@ -220,6 +223,19 @@ def test_a_healthy_closed_loop_has_no_stall(kind):
     assert summary["closed_loop"]["stalls"] == []
     assert "closed_loop_stall" not in codes(summary)
     assert summary["closed_loop"]["withheld_requests"] == 0
+
+
+@pytest.mark.parametrize(("users", "times"), [(5, 5.0), (8, 3.0)])
+def test_users_whose_answers_come_in_one_piece_are_seldom_all_silent_by_chance(users, times):
+    """The premise of the limits: E2E lognormal with a sigma of 1, its median 1, 500 requests."""
+    chance, silent = np.random.default_rng(9), 0
+    for _ in range(RUNS):
+        ends = [np.cumsum(chance.lognormal(0, 1, 500 // users)) for _ in range(users)]
+        together = np.sort(np.concatenate(ends))
+        gaps = np.diff(together[together <= min(each[-1] for each in ends)])
+        silent += gaps.max() >= times
+    assert silent <= RUNS // 100
+    assert (users, times) in IN_ONE_PIECE
 
 
 def test_a_short_stall_of_a_long_run_is_listed_and_no_reason():
