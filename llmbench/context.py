@@ -47,6 +47,7 @@ class StageWindow:
 class RunContext:
     """The run that a set of records belongs to.
 
+    `level_load` says that the plan has one rate, or number of users, throughout: no stages, no trace.
     `planned` counts every planned request, warm-up included; None where a closed loop decides as it goes.
     Requests below `num_warmup` are warm-up. `window_ns` is the planned measured window, from the end of the
     warm-up to the end of the planned duration; None for a run bounded by a number of requests.
@@ -58,6 +59,7 @@ class RunContext:
 
     name: str
     open_loop: bool
+    level_load: bool = True
     planned: int | None = None
     num_warmup: int = 0
     window_ns: tuple[int, int] | None = None

@@ -149,6 +149,15 @@ def derive(columns: RequestColumns, context: RunContext) -> Requests:
     )
 
 
+def unfinished(requests: Requests) -> BoolRows:
+    """Requests that were sent and then not waited for to their end: cut off, or timed out. What is known of
+    them is that they took longer than that. Shape [num_rows].
+    """
+    integers = requests.columns.integers
+    cut_off = requests.columns.labels["outcome"].among(Outcome.CANCELLED, Outcome.TIMEOUT)
+    return cut_off & integers["sent_ns"].is_set & integers["end_ns"].is_set
+
+
 def _starts(columns: RequestColumns, *, open_loop: bool) -> IntColumn:
     due, sent = columns.integers["due_ns"], columns.integers["sent_ns"]
     if not open_loop:

@@ -28,6 +28,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"replay"}),
     frozenset({"slo"}),
     frozenset({"metrics"}),
+    frozenset({"steady", "omission", "censored"}),
     frozenset({"trust"}),
     frozenset({"report", "preflight"}),
     frozenset({"definitions"}),
@@ -51,6 +52,9 @@ PURE = frozenset(
         "workload",
         "load",
         "metrics",
+        "steady",
+        "omission",
+        "censored",
         "slo",
         "trust",
     }

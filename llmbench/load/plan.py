@@ -72,6 +72,12 @@ class Plan:
         return self.due_ns is not None
 
     @property
+    def is_level(self) -> bool:
+        """Whether the load is meant to be the same throughout: one rate or number of users, and no trace."""
+        levels = {level for span in self.stages for level in (span.start_level, span.end_level)}
+        return self.arrivals != "trace" and len(levels) <= 1
+
+    @property
     def end_ns(self) -> int | None:
         """When nothing more is sent: the end of the measured time; None when only the requests end the
         run.

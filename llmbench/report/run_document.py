@@ -33,6 +33,7 @@ def measurement(
     return RunContext(
         name=scenario.name,
         open_loop=plan.is_open,
+        level_load=plan.is_level,
         planned=known if planned is None else planned,
         num_warmup=plan.num_warmup or 0,
         window_ns=None if plan.end_ns is None else (plan.warmup_ns, plan.end_ns),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmbench.censored import censored
 from llmbench.columns import IntColumn, RequestColumns
 from llmbench.context import RunContext
 from llmbench.gaps import itl_intervals, measure_gaps
@@ -29,6 +30,7 @@ from llmbench.metrics import (
     throughput,
     whole_run,
 )
+from llmbench.omission import arrivals, closed_loop
 from llmbench.records import Outcome
 from llmbench.slo import judge, percent_of_stat
 from llmbench.stats import (
@@ -40,6 +42,7 @@ from llmbench.stats import (
     samples_needed,
     share_interval,
 )
+from llmbench.steady import steadiness
 from llmbench.trust import judge_trust
 
 SCHEMA = "llmbench.summary/1"
@@ -55,6 +58,7 @@ REQUEST_METRICS = (
     "input_tokens",
     "output_tokens",
 )
+ATTEMPTED = ("ttft", "ttft_due", "e2e", "e2e_due")
 STALL_LIMIT_S = 0.5  # a pause in a text that a reader notices
 _HISTOGRAM_BINS = 28
 _NUM_FAILURES_SHOWN = 12
@@ -77,7 +81,11 @@ def summarise(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
         "errors": _errors(requests),
         "failures": _failures(requests),
         **_latencies(requests, context, percentiles),
-        "attempts": {name: _attempts(requests, name, percentiles) for name in ("ttft", "e2e")},
+        "attempts": {name: _attempts(requests, context, name, percentiles) for name in ATTEMPTED},
+        "censored": censored(requests, percentiles),
+        **steadiness(requests, window, context),
+        "arrivals": arrivals(requests, context),
+        "closed_loop": closed_loop(requests, window, context),
         "percentile_method": PERCENTILE_METHOD,
         "throughput": throughput(requests, window, context),
         "throughput_whole": throughput(requests, whole, context) | {"window": _window_facts(whole)},
@@ -163,10 +171,18 @@ def _histogram_s(values: Sample) -> dict[str, Any] | None:
     return histogram(in_seconds, num_bins=_HISTOGRAM_BINS)
 
 
-def _attempts(requests: Requests, name: str, percentiles: Mapping[str, float]) -> dict[str, Any]:
-    """A metric with every failed attempt as infinity; what is infinite reads None."""
+def _attempts(
+    requests: Requests, context: RunContext, name: str, percentiles: Mapping[str, float]
+) -> dict[str, Any]:
+    """A metric with every failed attempt as infinity; what is infinite reads None.
+
+    From due on, what was never sent counts as well; it is nothing in a closed loop, where nothing is due.
+    """
     good = requests.measures[name].of(requests.succeeded) / NS_PER_S
-    num_failed = int((requests.attempted & ~requests.ok).sum())
+    failed = requests.attempted & ~requests.ok
+    if name.endswith("_due"):
+        failed &= requests.columns.integers["due_ns"].is_set & context.open_loop
+    num_failed = int(failed.sum())
     values = sample(np.concatenate([good, np.full(num_failed, math.inf)]))
     with np.errstate(invalid="ignore"):
         stats = describe(values, percentiles, unit="s")

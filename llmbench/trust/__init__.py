@@ -9,20 +9,29 @@ is dropped is neither an error of the server nor late, and does not count again 
     instrument  were arrivals stamped when they came
     streams     are the streams streams
     answers     are the answers those asked for, their tokens counted
+    steadiness  was it steady, did arrivals come as planned, what could a closed loop not see
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from llmbench.trust import answers, instrument, sending, streams
+from llmbench.trust import answers, instrument, sending, steadiness, streams
 from llmbench.trust.reason import Summary
 
-CHECKS = (*sending.CHECKS, *instrument.CHECKS, *streams.CHECKS, *answers.CHECKS)
+CHECKS = (
+    *sending.CHECKS,
+    *instrument.CHECKS,
+    *streams.CHECKS,
+    *answers.CHECKS,
+    *steadiness.CHECKS,
+)
 
 
 def judge_trust(summary: Summary) -> dict[str, Any]:
     """The `verdict` of summary.json; the gravest reasons first."""
     found = [reason for check in CHECKS if (reason := check(summary)) is not None]
-    reasons = sorted(found, key=lambda reason: reason["severity"] != "INVALID")
+    codes = {reason["code"] for reason in found}
+    told = [reason for reason in found if not codes & steadiness.SAID_BY.get(reason["code"], frozenset())]
+    reasons = sorted(told, key=lambda reason: reason["severity"] != "INVALID")
     return {"status": reasons[0]["severity"] if reasons else "VALID", "reasons": reasons}
