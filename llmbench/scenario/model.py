@@ -83,6 +83,7 @@ WorkloadKind = Literal[
     "mooncake",
     "bailian",
     "burstgpt",
+    "trace",
     "servegen",
     "openai-batch",
     "sessions",
@@ -272,7 +273,8 @@ class Workload(Frozen):
         description=(
             "File of prompts or traffic; relative to the scenario file. jsonl: a JSON object a line, as in "
             '{"prompt": "Say hi.", "max_tokens": 32} or {"messages": [{"role": "user", "content": "Hi."}]}; '
-            "azure, burstgpt: their CSV; mooncake, bailian: JSON lines with timestamp, lengths and hash_ids."
+            "azure, burstgpt: their CSV; mooncake, bailian: JSON lines with timestamp, lengths and hash_ids; "
+            "trace: llmbench's own, as llmbench trace convert writes it."
         ),
     )
     input_scale: PositiveNumber = Field(1.0, description="Multiplies the prompt lengths of a trace.")

@@ -22,15 +22,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from llmbench.errors import UsageError
-from llmbench.workload.lengths import MAX_TOKENS
-from llmbench.workload.traces.rows import NS_PER_S, InOrder, numbered_lines, parse_rows, read_text, shown
+from llmbench.workload.traces.canonical import block_ids
+from llmbench.workload.traces.rows import (
+    NS_PER_S,
+    InOrder,
+    is_instant,
+    json_object,
+    numbered_lines,
+    parse_rows,
+    read_text,
+    shown,
+    whole_tokens,
+)
 from llmbench.workload.traces.trace import PrefixBlocks, Trace
-
-_MAX_ID = 2**63 - 1
-_MAX_TIMESTAMP = 10**15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +76,10 @@ def parse_trace(text: str, path: str, layout: Layout) -> Trace:
     others: dict[str, int] = {}
 
     def parse(line: str) -> tuple[int, int, int]:
-        row = _object(line, layout)
+        row = json_object(line, _NEEDED, layout.example)
         at_ns = order.check(_instant(row["timestamp"], layout))
-        inputs, outputs = _length(row, "input_length"), _length(row, "output_length")
+        inputs = whole_tokens("input_length", row["input_length"])
+        outputs = whole_tokens("output_length", row["output_length"])
         blocks = _ids(row["hash_ids"], inputs, layout)
         for key in row:
             if key not in _NEEDED and key not in layout.known:
@@ -100,21 +107,8 @@ def parse_trace(text: str, path: str, layout: Layout) -> Trace:
     )
 
 
-def _object(line: str, layout: Layout) -> dict[str, Any]:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} (column {error.colno})") from None
-    if not isinstance(row, dict):
-        raise ValueError(f"not a JSON object; expected like {layout.example}")  # noqa: TRY004 - a line's mistake
-    if missing := [key for key in _NEEDED if key not in row]:
-        raise ValueError(f"no {', '.join(missing)}; expected like {layout.example}")
-    return row
-
-
 def _instant(value: Any, layout: Layout) -> int:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < _MAX_TIMESTAMP:
+    if not is_instant(value):
         raise ValueError(f"timestamp is {shown(str(value))}; expected a number, not negative")
     if isinstance(value, int):
         return int(value) * layout.ns_a_unit
@@ -122,21 +116,12 @@ def _instant(value: Any, layout: Layout) -> int:
     return int(Decimal(repr(value)) * layout.ns_a_unit)
 
 
-def _length(row: dict[str, Any], key: str) -> int:
-    value = row[key]
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TOKENS:
-        raise ValueError(f"{key} is {shown(str(value))}; expected a whole number from 1 to {MAX_TOKENS:,}")
-    return value
-
-
 def _ids(value: Any, inputs: int, layout: Layout) -> list[int]:
-    is_list = isinstance(value, list) and all(type(block) is int and 0 <= block <= _MAX_ID for block in value)
-    if not is_list:
-        raise ValueError("hash_ids must be a list of whole numbers")
+    ids = block_ids("hash_ids", value)
     wanted = -(-inputs // layout.block_tokens)
-    if len(value) != wanted:
+    if len(ids) != wanted:
         raise ValueError(
-            f"{len(value)} hash_ids for an input_length of {inputs:,}; "
+            f"{len(ids)} hash_ids for an input_length of {inputs:,}; "
             f"blocks of {layout.block_tokens} tokens make {wanted}"
         )
-    return list(value)
+    return ids

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import orjson
 
 from llmbench.errors import UsageError
 from llmbench.workload.lengths import MAX_TOKENS
 
 MAX_NAMED_ROWS = 10
 NS_PER_S = 1_000_000_000
+_MAX_TIMESTAMP = 10**15
 _GZIP = b"\x1f\x8b"
 _COUNT = re.compile(r"\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"(\d{1,15})(?:\.(\d{1,18}))?(?:[eE]\+?(\d{1,2}))?", re.ASCII)
@@ -97,6 +100,31 @@ def token_count(column: str, cell: str) -> int:
     if not 1 <= value <= MAX_TOKENS:
         raise ValueError(f"{column} is {shown(cell)}; expected a whole number from 1 to {MAX_TOKENS:,}")
     return value
+
+
+def whole_tokens(key: str, value: Any) -> int:
+    """A length in tokens, as JSON holds it. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TOKENS:
+        raise ValueError(f"{key} is {shown(str(value))}; expected a whole number from 1 to {MAX_TOKENS:,}")
+    return value
+
+
+def is_instant(value: Any) -> bool:
+    """Whether a JSON value is a time that can be meant."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_TIMESTAMP
+
+
+def json_object(line: str, needed: Sequence[str], example: str) -> dict[str, Any]:
+    """The object of a line, with the keys that it needs. Raises ValueError."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} (column {error.colno})") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"not a JSON object; expected like {example}")  # noqa: TRY004 - a line's mistake
+    if missing := [key for key in needed if key not in row]:
+        raise ValueError(f"no {', '.join(missing)}; expected like {example}")
+    return row
 
 
 def decimal_ns(column: str, cell: str, ns_a_unit: int = NS_PER_S) -> int:
