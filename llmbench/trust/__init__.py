@@ -7,6 +7,7 @@ is dropped is neither an error of the server nor late, and does not count again 
 
     sending     was what was asked for sent, and did it come to something
     instrument  were arrivals stamped when they came
+    samples     was there enough to say what is said
     streams     are the streams streams
     answers     are the answers those asked for, their tokens counted
 """
@@ -15,10 +16,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmbench.trust import answers, instrument, sending, streams
+from llmbench.trust import answers, instrument, samples, sending, streams
 from llmbench.trust.reason import Summary
 
-CHECKS = (*sending.CHECKS, *instrument.CHECKS, *streams.CHECKS, *answers.CHECKS)
+KINDS = (sending, samples, instrument, streams, answers)
+CHECKS = tuple(check for kind in KINDS for check in kind.CHECKS)
+RULES = tuple(rule for kind in KINDS for rule in kind.RULES)
 
 
 def judge_trust(summary: Summary) -> dict[str, Any]:
@@ -26,3 +29,10 @@ def judge_trust(summary: Summary) -> dict[str, Any]:
     found = [reason for check in CHECKS if (reason := check(summary)) is not None]
     reasons = sorted(found, key=lambda reason: reason["severity"] != "INVALID")
     return {"status": reasons[0]["severity"] if reasons else "VALID", "reasons": reasons}
+
+
+def rules_table() -> str:
+    """Every code with its limits, as the README has it: a Markdown table."""
+    rows = [("code", "measured", "SUSPECT", "INVALID", "what to do"), ("---",) * 5]
+    rows += [(f"`{rule.code}`", rule.measured, rule.suspect, rule.invalid, rule.remedy) for rule in RULES]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
