@@ -5,6 +5,7 @@ From outside only arrivals are seen. What follows from them is told apart, per s
     one_piece    the output came at once and at the end, or (nearly) all of it in one event. A proxy held it
                  back, or the server only pretends to stream; which of the two cannot be seen, but for one
                  event: a proxy does not join events, so that is what was sent
+    at_once      it came at once, and may have been written as fast: too short an answer, or too late a client
     blocks       events come in groups of (nearly) equal size with pauses between: a buffer that fills
     speculative  several tokens at a time, their number varying, as speculative decoding gives
     intervals    an event every n tokens, as a stream interval gives
@@ -13,8 +14,8 @@ From outside only arrivals are seen. What follows from them is told apart, per s
 Two things look like buffering and are not. A client that wakes late finds several events in one read: nothing
 is held against a stream that its lag explains. A server may be fast, and a first token slow (a queue): output
 is called one piece only where its tokens came faster than any model writes them (`FASTEST_TOKEN_NS`), though
-the answer as a whole took long enough to write them one by one. Where a few short answers leave it open,
-nothing is said. Reads are not counted: what one read brought bears one stamp, and a burst may take several.
+the answer as a whole took long enough to write them one by one. Reads are not counted: what one read brought
+bears one stamp, and a burst may take several. Of several choices (n > 1) a server sends one event each.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ TAIL_SHARE = 0.9  # of the events; a first one may have been let through
 ONE_EVENT_SHARE = 0.9  # of the tokens in one event
 ONE_EVENT_TOKENS = 32  # fewer may be what a speculative step or a stream interval gives
 MIN_EVENTS = 4  # below, a stream shows no shape
+CROWDED = 4  # events an instant
 MIN_GROUPED_EVENTS = 8
 GROUP_EVENTS = 4.0  # in the mean; fewer together are a speculative step
 GROUPED_GAP_SHARE = 0.6
@@ -83,6 +85,7 @@ class _Shapes:
     mean_lull_ns: Numbers
     is_one_piece: BoolRows
     is_one_event: BoolRows
+    is_crowded: BoolRows
     ttft_share: Numbers
 
 
@@ -107,20 +110,32 @@ def stream_facts(requests: Requests, *, lag_s: float | None) -> dict[str, Any]:
         "judged": judged,
         "shares": shares,
         "one_event_share": int(shapes.is_one_event.sum()) / judged if judged else None,
+        "one_piece_ttft_share": _median(shapes.ttft_share[kinds["one_piece"]]),
         "events_per_read": _events_per_read(shapes),
         "tokens_per_event": _tokens_per_event(shapes, interval),
         "tokens_at_a_time": _tokens_at_a_time(shapes),
         "near_zero_gap_share": int(shapes.num_near.sum()) / num_gaps if num_gaps else None,
-        "ttft_share_of_e2e_p50": float(np.median(shapes.ttft_share)),
+        "ttft_share_of_e2e_p50": _median(shapes.ttft_share),
         "blocks": blocks,
         "client_lag_s": lag_s,
     }
 
 
 def _no_facts() -> dict[str, Any]:
-    names = ["kind", "one_event_share", "events_per_read", "tokens_per_event", "tokens_at_a_time"]
+    names = [
+        "kind",
+        "one_event_share",
+        "one_piece_ttft_share",
+        "events_per_read",
+        "tokens_per_event",
+        "tokens_at_a_time",
+    ]
     names += ["near_zero_gap_share", "ttft_share_of_e2e_p50", "blocks", "client_lag_s"]
     return {**dict.fromkeys(names), "judged": 0, "shares": {}}
+
+
+def _median(values: Numbers) -> float | None:
+    return float(np.median(values)) if len(values) else None
 
 
 def _sampled(requests: Requests) -> NDArray[np.int64]:
@@ -162,8 +177,16 @@ def _shapes(columns: RequestColumns, total_tokens: NDArray[np.int64], lag_ns: fl
         mean_lull_ns=lulls / pauses,
         is_one_piece=_is_one_piece(columns, num_tokens, lag_ns) & ~one_event,
         is_one_event=one_event & (e2e >= FASTEST_TOKEN_NS * num_tokens),
+        is_crowded=(events >= MIN_EVENTS) & (num_groups == 1) & (CROWDED * _num_instants(columns) <= events),
         ttft_share=(first - sent) / e2e,
     )
+
+
+def _num_instants(columns: RequestColumns) -> NDArray[np.int64]:
+    """At how many different instants each stream's events came."""
+    new = np.diff(columns.event_ns, prepend=columns.event_ns[:1]) > 0
+    new[columns.event_offsets[:-1]] = True
+    return np.add.reduceat(new, columns.event_offsets[:-1], dtype=np.int64)
 
 
 def _groups(columns: RequestColumns) -> _Groups:
@@ -222,14 +245,16 @@ def _is_one_piece(columns: RequestColumns, num_tokens: Numbers, lag_ns: float) -
 
 def _kinds(shapes: _Shapes, lag_ns: float) -> tuple[dict[str, BoolRows], dict[str, Any] | None, int | None]:
     """(which streams are of each kind, what the blocks are, tokens of an interval)."""
-    at_once = shapes.is_one_piece | shapes.is_one_event
+    one_piece = shapes.is_one_piece | shapes.is_one_event
+    at_once = shapes.is_crowded & ~one_piece
+    spread = ~one_piece & ~at_once & shapes.has_tokens
     paused = shapes.mean_lull_ns > max(LULL_FLOOR_NS, LULL_LAGS * lag_ns)
-    shown = ~at_once & (shapes.num_events >= MIN_GROUPED_EVENTS) & (shapes.num_groups >= 2) & paused
+    shown = spread & (shapes.num_events >= MIN_GROUPED_EVENTS) & (shapes.num_groups >= 2) & paused
     near = shapes.num_near >= GROUPED_GAP_SHARE * (shapes.num_events - 1)
     grouped = shown & near & (shapes.mean_size >= GROUP_EVENTS)
     few = shown & ~grouped & (shapes.mean_size >= 1.5)
     blocks = _blocks(shapes, grouped)
-    others = ~at_once & ~grouped & ~few & shapes.has_tokens & (shapes.num_events >= MIN_EVENTS)
+    others = spread & ~grouped & ~few & (shapes.num_events >= MIN_EVENTS)
     extra = shapes.num_tokens - shapes.num_events
     single = others & (extra <= np.maximum(2, 0.1 * shapes.num_events))
     several = others & ~single
@@ -238,7 +263,8 @@ def _kinds(shapes: _Shapes, lag_ns: float) -> tuple[dict[str, BoolRows], dict[st
     in_intervals = several if interval is not None else np.zeros_like(several)
     return (
         {
-            "one_piece": at_once,
+            "one_piece": one_piece,
+            "at_once": at_once,
             "blocks": in_blocks,
             "speculative": (grouped & ~in_blocks) | few | (several & ~in_intervals),
             "intervals": in_intervals,

@@ -1,7 +1,7 @@
 """What the documents say is tried: every command of the README, its scenario, its Python, its reference.
 
-`LLMBENCH_UPDATE_DOCS=1 pytest tests/test_docs.py` writes the command line's reference and the table of verdicts into
-the README.
+`LLMBENCH_UPDATE_DOCS=1 pytest tests/test_docs.py` writes the command line's reference and the table of
+verdicts into the README.
 """
 
 from __future__ import annotations

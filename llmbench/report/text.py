@@ -197,6 +197,8 @@ def stream_words(streams: Mapping[str, Any]) -> str:
             return ""
         case "one_piece":
             return "in one piece at the end"
+        case "at_once":
+            return "at once, too fast to see the tokens apart"
         case "blocks":
             return block_words(streams["blocks"])
         case "intervals":
@@ -204,7 +206,12 @@ def stream_words(streams: Mapping[str, Any]) -> str:
             return f"an event every {size} tokens: ITL is an average over {size}"
         case "speculative":
             return f"{significant(at_once)} tokens at a time, in varying number (speculative decoding?)"
-    names = {"one_piece": "in one piece", "tokens": "a token at a time", "intervals": "some tokens an event"}
+    names = {
+        "one_piece": "in one piece",
+        "at_once": "at once",
+        "tokens": "a token at a time",
+        "intervals": "some tokens an event",
+    }
     names |= {"blocks": "in blocks", "speculative": "some tokens at a time"}
     return ", ".join(f"{percent(share)} {names[name]}" for name, share in shares.items())
 

@@ -200,7 +200,8 @@ RULES = (
     ),
     Rule(
         code="output_long",
-        measured=f"answers longer than it by {percent(LONG_OUTPUT - 1)} and {SLACK_TOKENS} tokens",
+        measured=f"answers longer than the output length asked for, by more than {percent(LONG_OUTPUT - 1)} "
+        f"and {SLACK_TOKENS} tokens",
         suspect=f"> {percent(LONG_OUTPUT_SHARE)}",
         remedy="the server ignores `max_tokens`: find the key that it takes",
     ),

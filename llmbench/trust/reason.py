@@ -15,8 +15,8 @@ Check = Callable[[Summary], Reason | None]
 class Rule:
     """A code as the README's table has it.
 
-    `suspect` and `invalid` say from where on a run is called that, empty where never. `remedy` is what to do in
-    general; a reason's hint fits what the user had set.
+    `suspect` and `invalid` say from where on a run is called that, empty where never. `remedy` is what to do
+    in general; a reason's hint fits what the user had set.
     """
 
     code: str

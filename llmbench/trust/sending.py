@@ -166,7 +166,7 @@ RULES = (
         code="nothing_succeeded",
         measured="measured requests that succeeded",
         invalid="0",
-        remedy="as its hint says, by the most frequent failure",
+        remedy="as for `many_errors`; where none was measured, a longer run",
     ),
     Rule(
         code="client_late",
@@ -199,6 +199,7 @@ RULES = (
         code="many_errors",
         measured="failures among the requests sent",
         suspect=f"> {percent(ERROR_SHARE)}",
-        remedy="as its hint says, by the most frequent failure",
+        remedy="by the most frequent failure: 429: ask for less; 401: `target.api_key`; 404: `target.model`, "
+        "`target.api`; 5xx: the server's log; timeout: `target.timeout`; broken off: a proxy's timeout",
     ),
 )

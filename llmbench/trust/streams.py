@@ -16,6 +16,7 @@ from llmbench.trust.reason import Check, Reason, Rule, Summary, limits_on, perce
 
 ONE_PIECE_SHARE = 0.10  # of the streams
 ONE_PIECE_SHARE_INVALID = 0.90  # with a limit on the time between tokens
+WHOLE_ANSWER_SHARE = 0.90  # of E2E: a TTFT beyond it is that of the whole answer
 BLOCKS_SHARE = 0.10  # of the streams
 
 _BETWEEN_TOKENS = ("tpot", "itl", "chunk_gap")
@@ -55,12 +56,33 @@ def _fake_streaming(summary: Summary) -> Reason | None:
 
 def _in_one_piece(code: str, share: float, summary: Summary, what: str, hint: str) -> Reason:
     limited = limits_on(summary, *_BETWEEN_TOKENS)
-    is_invalid = bool(limited) and share >= ONE_PIECE_SHARE_INVALID
+    begins_late = (summary["streams"]["one_piece_ttft_share"] or 0.0) >= WHOLE_ANSWER_SHARE
+    is_invalid = bool(limited) and begins_late and share >= ONE_PIECE_SHARE_INVALID
     means = "their TTFT is the time of the whole answer, their TPOT and ITL say nothing"
+    if not begins_late:
+        means = "but for a first token, their ITL says nothing"
     if is_invalid:
         means += f", and a limit on {' and '.join(limited)} is met by any server"
     severity = "INVALID" if is_invalid else "SUSPECT"
     return reason(code, severity, share, ONE_PIECE_SHARE, f"{what}: {means}", hint)
+
+
+def _too_fast_to_tell(summary: Summary) -> Reason | None:
+    """At once, yet nobody can say that it was held back."""
+    streams = summary["streams"]
+    share, lag = streams["shares"].get("at_once", 0.0), streams["client_lag_s"]
+    if share <= ONE_PIECE_SHARE:
+        return None
+    late = "" if lag is None else f" (late by {lag * 1e3:.2g} ms at p99)"
+    return reason(
+        "too_fast_to_tell",
+        "SUSPECT",
+        share,
+        ONE_PIECE_SHARE,
+        f"{percent(share)} of streams came at once: written too fast for this client{late} to see the tokens "
+        "apart, or held back; their TPOT and ITL say nothing",
+        "ask for longer answers (workload.output_tokens), or read E2E alone",
+    )
 
 
 def _in_blocks(summary: Summary) -> Reason | None:
@@ -103,9 +125,12 @@ def _in_intervals(summary: Summary) -> Reason | None:
     )
 
 
-CHECKS: tuple[Check, ...] = (_buffered, _fake_streaming, _in_blocks, _in_intervals)
+CHECKS: tuple[Check, ...] = (_buffered, _fake_streaming, _too_fast_to_tell, _in_blocks, _in_intervals)
 
-_INVALID = f"≥ {percent(ONE_PIECE_SHARE_INVALID)} with a limit on {', '.join(_BETWEEN_TOKENS)}"
+_INVALID = (
+    f"≥ {percent(ONE_PIECE_SHARE_INVALID)} with a limit on {', '.join(_BETWEEN_TOKENS)}, "
+    f"their TTFT ≥ {percent(WHOLE_ANSWER_SHARE)} of E2E"
+)
 RULES = (
     Rule(
         code="buffered",
@@ -120,6 +145,12 @@ RULES = (
         suspect=f"> {percent(ONE_PIECE_SHARE)}",
         invalid=_INVALID,
         remedy="have the server stream, or read E2E alone",
+    ),
+    Rule(
+        code="too_fast_to_tell",
+        measured="streams that came at once, and may have been written as fast",
+        suspect=f"> {percent(ONE_PIECE_SHARE)}",
+        remedy="ask for longer answers, or read E2E alone",
     ),
     Rule(
         code="buffered_in_blocks",
