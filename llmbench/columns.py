@@ -39,6 +39,7 @@ COUNTS = (
     "worker",
     "reads",
     "shared_events",
+    "body_bytes",
 )
 # Few distinct values: kept as small integers into a table of names.
 LABELS = ("phase", "tenant", "token_source", "finish_reason", "outcome", "error_kind", "warnings")

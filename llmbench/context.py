@@ -44,6 +44,48 @@ class StageWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user had set and the target took, so that a remedy fits. None where nobody noted it.
+
+    `ignore_eos` says whether requests carry it, `ignore_eos_asked` what was asked: true, false, auto.
+    `body_keys` are the keys of target.body, which win over what llmbench sets; `num_choices` is its `n`.
+    `tokenizer` and `api_key` say only whether there is one. `cpus` may be used; `most_workers` is how many
+    processes this version can send with on them.
+    """
+
+    arrivals: str | None = None
+    workload_kinds: tuple[str, ...] | None = None
+    ignore_eos: bool | None = None
+    ignore_eos_asked: bool | str | None = None
+    usage: bool | None = None
+    body_keys: tuple[str, ...] | None = None
+    num_choices: int | None = None
+    tokenizer: bool | None = None
+    api_key: bool | None = None
+    engine: bool | None = None
+    timeout_s: float | None = None
+    no_progress_timeout_s: float | None = None
+    cpus: int | None = None
+    most_workers: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; `from_json` reads them back."""
+        plain: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Self:
+        """What `to_json` wrote; unknown keys are left out, missing ones None."""
+        known = {item.name for item in fields(cls)}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in plain.items()
+            if name in known
+        }
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """The run that a set of records belongs to.
 
@@ -79,6 +121,7 @@ class RunContext:
     tenant_slo: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict)
     stages: tuple[StageWindow, ...] = ()
     instrument: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` reads them back."""
@@ -93,6 +136,7 @@ class RunContext:
             for stage in self.stages
         ]
         plain["instrument"] = dict(self.instrument)
+        plain["settings"] = self.settings.to_json()
         return plain
 
     @classmethod
@@ -107,6 +151,7 @@ class RunContext:
             tenant: tuple(StatedLimit(**limit) for limit in limits)
             for tenant, limits in plain.get("tenant_slo", {}).items()
         }
+        values["settings"] = Settings.from_json(plain.get("settings") or {})
         values["stages"] = tuple(StageWindow(**stage) for stage in plain.get("stages", ()))
         return cls(**values)
 

@@ -66,9 +66,17 @@ REQUEST_COLUMNS = (
     "shared_events",
     "shared_bound_ns",
     "read_lag_ns",
+    "body_bytes",
     "warnings",
 )
-LATER_COLUMNS = ("role_chunk_ns", "finish_chunk_ns", "shared_events", "shared_bound_ns", "read_lag_ns")
+LATER_COLUMNS = (
+    "role_chunk_ns",
+    "finish_chunk_ns",
+    "shared_events",
+    "shared_bound_ns",
+    "read_lag_ns",
+    "body_bytes",
+)
 """Those that files of an earlier version lack: absent in every row then."""
 _ROWS_A_GROUP = 16_384
 _MAGIC = b"PAR1"

@@ -40,6 +40,7 @@ class RequestRecord:
     count from them and up to them (see `definitions`). `read_lag_ns` is the longest time between a read's
     arrival, as the kernel stamped it, and the read; None without the kernel's stamps. `shared_events` came in
     one read with a later event, so that they may have arrived up to `shared_bound_ns` before their stamps.
+    `body_bytes` is the size of an event stream, without HTTP's framing and compression.
     `warnings` are short codes such as
     usage_missing, malformed_event, buffered.
     """
@@ -77,6 +78,7 @@ class RequestRecord:
     shared_events: int | None = None
     shared_bound_ns: int | None = None
     read_lag_ns: int | None = None
+    body_bytes: int | None = None
     warnings: list[str] = field(default_factory=list)
     text: str | None = None
     reasoning: str | None = None

@@ -1,6 +1,7 @@
 """What the documents say is tried: every command of the README, its scenario, its Python, its reference.
 
-`LLMBENCH_UPDATE_DOCS=1 pytest tests/test_docs.py` writes the command line's reference into the README.
+`LLMBENCH_UPDATE_DOCS=1 pytest tests/test_docs.py` writes the command line's reference and the table of
+verdicts into the README.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import yaml
 from llmbench.cli import app
 from llmbench.scenario.bundled import bundled_scenarios
 from llmbench.scenario.load import check_files
+from llmbench.trust import rules_table
 from tests.programs import LLMBENCH, MEASURED
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 REFERENCE = re.compile(r"(<!-- reference: [^\n]*-->\n).*?(<!-- end of reference -->)", re.DOTALL)
+VERDICT = re.compile(r"(<!-- verdict: [^\n]*-->\n).*?(<!-- end of verdict -->)", re.DOTALL)
 DOCUMENTED = (None, "run", "check", "report", "definitions")  # the other commands say it all in one line
 
 # A minute's load in a second: the command is what is tried, not the server.
@@ -49,6 +52,15 @@ def help_of(command: str | None) -> str:
         env={**os.environ, "COLUMNS": "80", "TERM": "dumb"},
     )
     return result.stdout.rstrip()
+
+
+def test_the_verdicts_table_in_the_readme_is_that_of_the_code():
+    text = README.read_text(encoding="utf-8")
+    wanted = VERDICT.sub(lambda found: f"{found[1]}{rules_table()}{found[2]}", text)
+    assert wanted.count(rules_table()) == 1
+    if os.environ.get("LLMBENCH_UPDATE_DOCS"):
+        README.write_text(wanted, encoding="utf-8")
+    assert text == wanted or os.environ.get("LLMBENCH_UPDATE_DOCS")
 
 
 def test_the_reference_in_the_readme_is_the_help_text():

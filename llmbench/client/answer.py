@@ -17,6 +17,7 @@ class Answer:
     reads            socket reads that brought output
     shared_events    events that came in one read with a later one: they may have arrived before their stamp
     shared_bound_ns  by at most so much
+    body_bytes       size of an event stream, without HTTP's framing and compression
     is_whole         a stream that said it was over: finish_reason, or [DONE] after some output
     error_kind       http_status, connection, timeout, truncated, protocol, stream_error, empty, not_sse,
                      http_body_error, cancelled
@@ -34,6 +35,7 @@ class Answer:
     reads: int = 0
     shared_events: int = 0
     shared_bound_ns: int | None = None
+    body_bytes: int | None = None
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None

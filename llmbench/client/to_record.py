@@ -41,6 +41,7 @@ def fill_record(
     record.reads = answer.reads
     record.shared_events = answer.shared_events
     record.shared_bound_ns = answer.shared_bound_ns
+    record.body_bytes = answer.body_bytes
     record.read_lag_ns = max(exchange.lags_ns, default=None)
     record.input_tokens = answer.input_tokens
     record.cached_tokens = answer.cached_tokens

@@ -126,6 +126,13 @@ class Behaviour:
     tokens_per_chunk: int = _flag(
         1, values.whole(1, MOST_TOKENS), "K", "tokens in one event (gap K times --itl)", group=_TIMING
     )
+    tokens_per_chunk_max: int | None = _flag(
+        None,
+        values.optional(values.whole(1, MOST_TOKENS)),
+        "K",
+        "each event holds a random number of tokens from --tokens-per-chunk to K, as speculation gives",
+        group=_TIMING,
+    )
     events_per_send: int = _flag(
         1, values.whole(1, MOST_TOKENS), "K", "events handed to one send (gap K chunks)", group=_TIMING
     )
@@ -134,6 +141,13 @@ class Behaviour:
         values.boolean,
         "",
         "headers at once, then the whole stream in one piece at its end",
+        group=_TIMING,
+    )
+    hold_bytes: int | None = _flag(
+        None,
+        values.optional(values.whole(1)),
+        "B",
+        "hold the stream back until B bytes are there, as a proxy's buffer does",
         group=_TIMING,
     )
     split_bytes: int | None = _flag(

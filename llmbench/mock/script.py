@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 
 from llmbench.mock import tokens
 from llmbench.mock.answers import (
@@ -112,11 +112,13 @@ def _chunks(job: Job) -> Iterator[tuple[int, Channel, bytes, int, int]]:
     """(due_ns, channel, text, tokens in it, tokens sent with it) for each event with output."""
     how = job.behaviour
     words, times_ns = _words(job), token_times_ns(job)
-    size = how.tokens_per_chunk
+    sizes = _chunk_sizes(job)
     due_ns, num_sent, num_chunks = 0, 0, 0
     for channel, length in _channel_lengths(job):
-        for start in range(0, length, size):
-            count = min(size, length - start)
+        left = length
+        while left:
+            count = min(next(sizes), left)
+            left -= count
             first_ns = next(times_ns)
             for _ in range(count - 1):
                 next(times_ns)
@@ -126,6 +128,15 @@ def _chunks(job: Job) -> Iterator[tuple[int, Channel, bytes, int, int]]:
             num_sent += count
             text = next(words) if count == 1 else b"".join(islice(words, count))
             yield due_ns, channel, text, count, num_sent
+
+
+def _chunk_sizes(job: Job) -> Iterator[int]:
+    """Tokens of each event with output, without end."""
+    low, high = job.behaviour.tokens_per_chunk, job.behaviour.tokens_per_chunk_max
+    if high is None or high <= low:
+        return repeat(low)
+    rng = random.Random(f"{job.behaviour.seed}/{job.ordinal}/chunks")
+    return iter(lambda: rng.randint(low, high), None)
 
 
 def stream_steps(job: Job, answer: Answer, framing: Framing, head: bytes) -> Iterator[Step]:
@@ -195,6 +206,19 @@ def buffered(steps: Iterator[Step]) -> Iterator[Step]:
         yield held[-1][0], action, payload, count
 
 
+def held(steps: Iterator[Step], num_bytes: int) -> Iterator[Step]:
+    """The head at its time, the rest whenever `num_bytes` have come together or the stream ends: a buffer."""
+    yield next(steps)
+    waiting: list[Step] = []
+    size = 0
+    for step in steps:
+        waiting.append(step)
+        size += len(step[2])
+        if size >= num_bytes or step[1] is not Action.SEND:
+            yield from ((step[0], action, payload, count) for _, action, payload, count in waiting)
+            waiting, size = [], 0
+
+
 def _wreck(fault: Fault, answer: Answer, framing: Framing, job: Job) -> list[Step]:
     if fault.kind == "error":
         done = framing.done if job.behaviour.done and job.api != "responses" else b""
@@ -221,6 +245,8 @@ def stream_script(
         steps = with_pause(steps, fault, job.num_tokens, broken)
     elif fault is not None and fault.kind in ("error", "truncate", "reset", "cut"):
         steps = with_fault(steps, fault, job.num_tokens, _wreck(fault, answer, framing, job))
+    if how.hold_bytes is not None:
+        steps = held(steps, how.hold_bytes)
     return buffered(steps) if how.buffered else steps
 
 

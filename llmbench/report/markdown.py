@@ -20,6 +20,7 @@ from llmbench.report.text import (
     quantity,
     rate,
     significant,
+    stream_words,
     title_line,
     unit_of,
     verdict_words,
@@ -239,9 +240,13 @@ def _tokens(summary: Mapping[str, Any]) -> list[str]:
         facts.append(f"input lengths off by {percent(asked['input_deviation_p50'])} (median)")
     if asked["short_output_share"] is not None:
         facts.append(f"{percent(asked['short_output_share'])} of outputs shorter than asked")
+    if asked["long_output_share"]:
+        facts.append(f"{percent(asked['long_output_share'])} longer")
     if tokens["per_event"] is not None:
         facts.append(f"{significant(tokens['per_event'])} tokens per event")
     lines = ["## Tokens", "", "; ".join(facts) + ".", ""]
+    if came := stream_words(summary["streams"]):
+        lines += [f"Streams: {came}.", ""]
     if stalls["longest_s"] is not None:
         limit = duration(stalls["limit_s"])
         stalled = f"{stalls['count']:,} gaps above {limit} in {stalls['requests']:,} requests"

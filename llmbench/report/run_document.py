@@ -10,13 +10,14 @@ import orjson
 
 from llmbench import __version__
 from llmbench.client.control import ServerInfo
-from llmbench.context import RunContext, StageWindow
+from llmbench.context import RunContext, Settings, StageWindow
 from llmbench.environment import describe_host
 from llmbench.load.levels import StageSpan
 from llmbench.load.plan import Plan
 from llmbench.replay.identity import RunIdentity
 from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import Workload, secrets_of
+from llmbench.scenario.not_yet import is_not_yet
 from llmbench.workload.traces import SHARING_KINDS
 
 
@@ -59,6 +60,29 @@ def measurement(
             for number, span in enumerate(plan.stages, start=1)
         ),
         instrument=instrument or {},
+        settings=_settings(run),
+    )
+
+
+def _settings(run: RunIdentity) -> Settings:
+    target = run.scenario.target
+    cpus = describe_host()["cpus_usable"]
+    choices = target.body.get("n")
+    return Settings(
+        arrivals=run.scenario.load.arrivals,
+        workload_kinds=tuple(sorted({one.kind for one in run.scenario.workloads})),
+        ignore_eos=run.reached.style.ignore_eos,
+        ignore_eos_asked=target.ignore_eos,
+        usage=target.usage,
+        body_keys=tuple(sorted(target.body)),
+        num_choices=choices if isinstance(choices, int) and choices > 0 else 1,
+        tokenizer=target.tokenizer is not None,
+        api_key=target.api_key is not None,
+        engine=run.engine is not None,
+        timeout_s=target.timeout_s,
+        no_progress_timeout_s=target.no_progress_timeout_s,
+        cpus=cpus,
+        most_workers=1 if is_not_yet("instrument.workers") else cpus,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmbench.authenticity import stream_facts
 from llmbench.censored import censored
 from llmbench.columns import IntColumn, RequestColumns
 from llmbench.context import RunContext
@@ -44,6 +45,7 @@ from llmbench.stats import (
 )
 from llmbench.steady import steadiness
 from llmbench.trust import judge_trust
+from llmbench.trust.answers import INPUT_OFF, LONG_OUTPUT, SHORT_OUTPUT, SLACK_TOKENS
 
 SCHEMA = "llmbench.summary/1"
 STANDARD_PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
@@ -62,7 +64,6 @@ ATTEMPTED = ("ttft", "ttft_due", "e2e", "e2e_due")
 STALL_LIMIT_S = 0.5  # a pause in a text that a reader notices
 _HISTOGRAM_BINS = 28
 _NUM_FAILURES_SHOWN = 12
-_SHORT = 0.95  # of the output length asked for; a few tokens of slack for stop strings and special tokens
 
 
 def summarise(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
@@ -90,7 +91,8 @@ def summarise(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
         "throughput": throughput(requests, window, context),
         "throughput_whole": throughput(requests, whole, context) | {"window": _window_facts(whole)},
         "goodput": _goodput(requests, meets_limits(requests, context), window),
-        "tokens": _tokens(requests),
+        "tokens": _tokens(requests, context),
+        "streams": stream_facts(requests, lag_s=_client_lag_s(context)),
         "instrument": None,
         "server": {},
         "gpu": {},
@@ -99,8 +101,8 @@ def summarise(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
         "by_stage": _by_stage(requests, context, percentiles),
     }
     summary["instrument"] = _instrument(summary, context, _stamps(requests))
-    summary["verdict"] = judge_trust(summary)
     summary["gate"] = judge(context.slo, summary)
+    summary["verdict"] = judge_trust(summary)
     return summary
 
 
@@ -204,6 +206,8 @@ def _run_facts(context: RunContext) -> dict[str, Any]:
         "cache_hits_expected": context.cache_hits_expected,
         "interrupted": context.interrupted,
         "killed": context.killed,
+        "max_in_flight": context.max_in_flight,
+        "settings": context.settings.to_json(),
     }
 
 
@@ -232,7 +236,14 @@ def _counts(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
         "drain": int(phase.among("drain").sum()),
         **{str(name): outcomes.get(name, 0) for name in Outcome},
         "measured_outcomes": outcome.counts(measured),
+        "measured_not_connected": int((measured & _not_connected(columns)).sum()),
     }
+
+
+def _not_connected(columns: RequestColumns) -> BoolRows:
+    """Requests that failed before they could be sent."""
+    given_up = columns.labels["outcome"].among(Outcome.DROPPED, Outcome.CANCELLED)
+    return ~columns.integers["sent_ns"].is_set & ~given_up
 
 
 def _errors(requests: Requests) -> dict[str, Any]:
@@ -290,7 +301,7 @@ def _goodput(requests: Requests, good: BoolRows | None, window: Window) -> dict[
 # ---- tokens
 
 
-def _tokens(requests: Requests) -> dict[str, Any]:
+def _tokens(requests: Requests, context: RunContext) -> dict[str, Any]:
     """Totals over measured successes, where the counts come from, how far they are from those asked for."""
     columns, rows = requests.columns, requests.succeeded
     integers = columns.integers
@@ -309,8 +320,7 @@ def _tokens(requests: Requests) -> dict[str, Any]:
         "cached_share": cached / inputs if cached is not None and inputs else None,
         "disagreement": _share(more_events, stated),
         "per_event": float(num_tokens / num_events) if num_events else None,
-        "buffered_share": _buffered_share(requests),
-        "asked": _asked(requests),
+        "asked": _asked(requests, num_choices=context.settings.num_choices or 1),
         "finish_reasons": columns.labels["finish_reason"].counts(rows),
         "warnings": _warnings(columns, rows),
     }
@@ -326,39 +336,31 @@ def _share(part: BoolRows, whole: BoolRows) -> float | None:
     return int((part & whole).sum()) / count if count else None
 
 
-def _buffered_share(requests: Requests) -> float | None:
-    """Share of streams (four events or more) whose output came in one read, or crowded in the E2E's last 2 %.
+def _asked(requests: Requests, *, num_choices: int) -> dict[str, Any]:
+    """Real lengths against those asked for: deviations are |real - asked| / asked.
 
-    Crowded: four events a read or more. A slow first token alone (a queue) puts the rest at the end too, but
-    each event in a read of its own.
+    An output of several choices is asked for once for each. Where events were counted as tokens the output's
+    length is not known.
     """
     columns, rows = requests.columns, requests.succeeded
-    ttft, e2e, reads = requests.measures["ttft"], requests.measures["e2e"], columns.integers["reads"]
-    streams = rows & ttft.defined & e2e.defined & (columns.num_events >= 4)
-    at_the_end = (e2e.values - ttft.values) <= 0.02 * e2e.values
-    one_read = reads.is_set & (reads.values <= 1)
-    crowded = ~reads.is_set | (reads.values * 4 <= columns.num_events)
-    return _share((at_the_end & crowded) | one_read, streams)
-
-
-def _asked(requests: Requests) -> dict[str, Any]:
-    """Real lengths against those asked for: deviations are |real - asked| / asked."""
-    columns, rows = requests.columns, requests.succeeded
+    counted = ~columns.labels["token_source"].among("events")
     facts: dict[str, Any] = {}
     for name, real in (("input", columns.integers["input_tokens"]), ("output", requests.num_tokens)):
         asked = columns.integers[f"{name}_tokens_asked"]
-        known = rows & asked.is_set & real.is_set & (asked.values > 0)
-        wanted, got = asked.values[known], real.values[known]
+        known = rows & asked.is_set & real.is_set & (asked.values > 0) & (counted | (name == "input"))
+        wanted, got = asked.values[known] * (num_choices if name == "output" else 1), real.values[known]
         deviations = sample(np.abs(got - wanted) / np.maximum(wanted, 1))
         facts[f"{name}_asked"] = int(wanted.sum()) if len(wanted) else None
         facts[f"{name}_real"] = int(got.sum()) if len(wanted) else None
         facts[f"{name}_deviation_p50"] = _plain(deviations.percentile(50))
         facts[f"{name}_deviation_max"] = _plain(deviations.max())
-        off = (
-            got < _SHORT * wanted if name == "output" else np.abs(got - wanted) > np.maximum(0.1 * wanted, 3)
-        )
-        key = "short_output_share" if name == "output" else "input_off_share"
-        facts[key] = float(np.mean(off)) if len(wanted) else None
+        off = {"input_off": np.abs(got - wanted) > np.maximum(INPUT_OFF * wanted, SLACK_TOKENS)}
+        if name == "output":
+            longer = got - wanted > np.maximum((LONG_OUTPUT - 1) * wanted, SLACK_TOKENS)
+            off = {"short_output": got < SHORT_OUTPUT * wanted, "long_output": longer}
+        facts |= {
+            f"{key}_share": float(np.mean(which)) if len(wanted) else None for key, which in off.items()
+        }
     return facts
 
 
@@ -372,6 +374,12 @@ def _warnings(columns: RequestColumns, rows: BoolRows) -> dict[str, int]:
 
 
 # ---- parts of the run
+
+
+def _client_lag_s(context: RunContext) -> float | None:
+    """How late the client reads what has arrived: the tail of its loop's lag, and of its reads'."""
+    lags = [context.instrument.get(name) for name in ("loop_lag_p99_s", "read_lag_p99_s")]
+    return max((lag for lag in lags if lag is not None), default=None)
 
 
 def _stamps(requests: Requests) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from llmbench.report.text import (
     quantity,
     rates_line,
     significant,
+    stream_words,
     title_line,
     unit_of,
     verdict_words,
@@ -172,6 +173,8 @@ def _facts(summary: Mapping[str, Any], width: int) -> list[str]:
     lines += textwrap.wrap(
         outcome_words(summary), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
     )
+    if came := stream_words(summary["streams"]):
+        lines += textwrap.wrap(f"streams  {came}", width, initial_indent="  ", subsequent_indent=" " * 11)
     for example in failure_examples(summary, _NUM_EXAMPLES):
         lines.append(f"    {textwrap.shorten(example, width - 4, placeholder=' …')}")
     return lines + _flowed(_instrument(summary), width, "  ")

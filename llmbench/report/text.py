@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmbench.metrics import WHOLE
+from llmbench.trust.streams import block_words
 
 ABSENT = "-"
 METRIC_NAMES = {
@@ -185,6 +186,34 @@ def gate_words(gate: Mapping[str, Any]) -> list[tuple[str, int]]:
 def verdict_words(status: str) -> str:
     """What a verdict asks of the reader."""
     return {"INVALID": "do not use these numbers", "SUSPECT": "read these numbers with care"}.get(status, "")
+
+
+def stream_words(streams: Mapping[str, Any]) -> str:
+    """How the output came, where not a token at a time; empty where it did, or nothing is known."""
+    kind, shares = streams["kind"], streams["shares"]
+    at_once = streams["tokens_at_a_time"]
+    match kind:
+        case None | "tokens":
+            return ""
+        case "one_piece":
+            return "in one piece at the end"
+        case "at_once":
+            return "at once, too fast to see the tokens apart"
+        case "blocks":
+            return block_words(streams["blocks"])
+        case "intervals":
+            size = streams["tokens_per_event"]["interval"]
+            return f"an event every {size} tokens: ITL is an average over {size}"
+        case "speculative":
+            return f"{significant(at_once)} tokens at a time, in varying number (speculative decoding?)"
+    names = {
+        "one_piece": "in one piece",
+        "at_once": "at once",
+        "tokens": "a token at a time",
+        "intervals": "some tokens an event",
+    }
+    names |= {"blocks": "in blocks", "speculative": "some tokens at a time"}
+    return ", ".join(f"{percent(share)} {names[name]}" for name, share in shares.items())
 
 
 def title_line(summary: Mapping[str, Any]) -> list[str]:

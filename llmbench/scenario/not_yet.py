@@ -69,6 +69,11 @@ def values_not_yet(key: str) -> tuple[str, ...]:
     return tuple(entry.value for entry in NOT_YET if entry.key == key and entry.value is not None)
 
 
+def is_not_yet(key: str) -> bool:
+    """Whether the key itself is refused, or some of its values are."""
+    return any(entry.key == key for entry in NOT_YET)
+
+
 IMPLEMENTED_WORKLOADS = tuple(
     kind for kind in ("synthetic", "inline", *FILE_WORKLOADS) if kind not in values_not_yet("workload.kind")
 )

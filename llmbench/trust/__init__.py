@@ -7,6 +7,7 @@ is dropped is neither an error of the server nor late, and does not count again 
 
     sending     was what was asked for sent, and did it come to something
     instrument  were arrivals stamped when they came
+    samples     was there enough to say what is said
     streams     are the streams streams
     answers     are the answers those asked for, their tokens counted
     steadiness  was it steady, did arrivals come as planned, what could a closed loop not see
@@ -16,16 +17,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmbench.trust import answers, instrument, sending, steadiness, streams
+from llmbench.trust import answers, instrument, samples, sending, steadiness, streams
 from llmbench.trust.reason import Summary
 
-CHECKS = (
-    *sending.CHECKS,
-    *instrument.CHECKS,
-    *streams.CHECKS,
-    *answers.CHECKS,
-    *steadiness.CHECKS,
-)
+KINDS = (sending, samples, instrument, streams, answers, steadiness)
+CHECKS = tuple(check for kind in KINDS for check in kind.CHECKS)
+RULES = tuple(rule for kind in KINDS for rule in kind.RULES)
 
 
 def judge_trust(summary: Summary) -> dict[str, Any]:
@@ -35,3 +32,10 @@ def judge_trust(summary: Summary) -> dict[str, Any]:
     told = [reason for reason in found if not codes & steadiness.SAID_BY.get(reason["code"], frozenset())]
     reasons = sorted(told, key=lambda reason: reason["severity"] != "INVALID")
     return {"status": reasons[0]["severity"] if reasons else "VALID", "reasons": reasons}
+
+
+def rules_table() -> str:
+    """Every code with its limits, as the README has it: a Markdown table."""
+    rows = [("code", "measured", "SUSPECT", "INVALID", "what to do"), ("---",) * 5]
+    rows += [(f"`{rule.code}`", rule.measured, rule.suspect, rule.invalid, rule.remedy) for rule in RULES]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)

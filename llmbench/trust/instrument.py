@@ -8,7 +8,7 @@ describes itself, not the server: INVALID.
 
 from __future__ import annotations
 
-from llmbench.trust.reason import Check, Reason, Summary, percent, reason
+from llmbench.trust.reason import Check, Reason, Rule, Summary, less_load, percent, reason
 
 LOOP_LAG_FLOOR_S = 0.002  # what any machine gives with something else to do
 LOOP_LAG_SHARE_OF_ITL = 0.25  # of the ITL p50
@@ -44,17 +44,18 @@ def _loop_late(summary: Summary) -> Reason | None:
         limit,
         f"arrivals were stamped up to {lag * 1e3:.3g} ms late (p99 of the loop lag), "
         f"{percent(lag / value)} of {name.upper()} p50 (limit {limit * 100:g} %)",
-        _unhurried(instrument.get("timestamps_note")),
+        _unhurried(summary),
     )
 
 
-def _unhurried(note: str | None) -> str:
+def _unhurried(summary: Summary) -> str:
     """What to do about a late loop, given why the kernel does not stamp."""
+    note = summary["instrument"].get("timestamps_note")
     if note == "instrument.timestamps: loop":
         return "let the kernel stamp arrivals (instrument.timestamps: auto), or move other work off"
     if note is not None and "TLS" in note:
         return "move other work off this machine, or measure over plain http: there the kernel stamps"
-    return "move other work off this machine, or ask for a lower rate"
+    return f"move other work off this machine, or {less_load(summary)}"
 
 
 def _stamps_shared(summary: Summary) -> Reason | None:
@@ -75,7 +76,7 @@ def _stamps_shared(summary: Summary) -> Reason | None:
         SHARED_SHARE,
         f"{percent(share)} of events were read together with later ones, {lag * 1e3:.3g} ms after these had "
         f"arrived (p99): ITL p95 and beyond may be off by as much",
-        "move other work off this machine, or ask for a lower rate",
+        f"move other work off this machine, or {less_load(summary)}",
     )
 
 
@@ -94,3 +95,27 @@ def _clock_step(summary: Summary) -> Reason | None:
 
 
 CHECKS: tuple[Check, ...] = (_loop_late, _stamps_shared, _clock_step)
+
+RULES = (
+    Rule(
+        code="loop_late",
+        measured=f"p99 of the loop lag where the loop stamps, from {LOOP_LAG_FLOOR_S * 1e3:g} ms on, "
+        "against ITL p50; against TTFT p50",
+        suspect=f"> {percent(LOOP_LAG_SHARE_OF_ITL)}; > {percent(LOOP_LAG_SHARE_OF_TTFT)}",
+        invalid=f"> {percent(LOOP_LAG_SHARE_OF_ITL_INVALID)}; > {percent(LOOP_LAG_SHARE_OF_TTFT_INVALID)}",
+        remedy="let the kernel stamp (`instrument.timestamps: auto`), or give the client more of the machine",
+    ),
+    Rule(
+        code="stamps_shared",
+        measured=f"events read together with later ones, where the read lag p99 is above "
+        f"{SHARED_BOUND_SHARE:g} ITL p50",
+        suspect=f"> {percent(SHARED_SHARE)}",
+        remedy="give the client more of the machine, or ask for less",
+    ),
+    Rule(
+        code="clock_step",
+        measured="by how much the wall clock was set during the run",
+        suspect=f"≥ {CLOCK_STEP_S * 1e3:g} ms",
+        remedy="run again, if the second before mattered",
+    ),
+)

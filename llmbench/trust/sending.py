@@ -8,7 +8,19 @@ was another one than the report says: INVALID.
 
 from __future__ import annotations
 
-from llmbench.trust.reason import Check, Reason, Summary, beyond, percent, reason
+from llmbench.trust.failures import remedy_for
+from llmbench.trust.reason import (
+    Check,
+    Reason,
+    Rule,
+    Summary,
+    beyond,
+    less_load,
+    percent,
+    reason,
+    setting,
+    was_cut_short,
+)
 
 SEND_LAG_SHARE = 0.05  # of the TTFT p50: beyond it the client is part of what it measures
 SEND_LAG_SHARE_INVALID = 0.20  # beyond it the arrivals are not those that were planned
@@ -22,11 +34,14 @@ ERROR_SHARE = 0.10  # of the requests that were sent: beyond it the successes ar
 def _nothing_succeeded(summary: Summary) -> Reason | None:
     if summary["counts"]["measured_outcomes"].get("ok", 0):
         return None
-    if not summary["counts"]["measured"]:
-        message, hint = "no request was measured", "make the run longer, or its warm-up shorter"
+    measured = summary["counts"]["measured"]
+    if measured:
+        message = f"none of {measured} measured requests succeeded"
+        hint = remedy_for(summary) or "try one request by hand"
+    elif was_cut_short(summary):
+        message, hint = "no request had been measured when the run ended", "let it run to its end"
     else:
-        message = f"none of {summary['counts']['measured']} measured requests succeeded"
-        hint = "see the failures below, and try one request by hand"
+        message, hint = "no request was measured", "make the run longer, or its warm-up shorter"
     return reason("nothing_succeeded", "INVALID", 0, 1, message, hint)
 
 
@@ -45,18 +60,33 @@ def _client_late(summary: Summary) -> Reason | None:
         "INVALID" if share > SEND_LAG_SHARE_INVALID else "SUSPECT",
         share,
         SEND_LAG_SHARE,
-        f"send lag {stat} {lag * 1e3:.3g} ms, {beyond(share, SEND_LAG_SHARE)} of TTFT p50 (limit 5 %)",
-        "this machine cannot send so much on time: ask for a lower rate, or move other work off it",
+        f"send lag {stat} {lag * 1e3:.3g} ms, {beyond(share, SEND_LAG_SHARE)} of TTFT p50 "
+        f"(limit {percent(SEND_LAG_SHARE)})",
+        _sending_more(summary),
     )
 
 
+def _sending_more(summary: Summary) -> str:
+    """How to send more in time: with cores that lie idle, else with less to do."""
+    workers, most = summary["instrument"]["workers"], setting(summary, "most_workers")
+    if workers is not None and most is not None and workers < most:
+        return (
+            f"send with another core (--set instrument.workers={workers + 1}), {less_load(summary)}, or move "
+            "other work off this machine"
+        )
+    return f"this machine cannot send so much on time: {less_load(summary)}, or move other work off it"
+
+
 def _rate_not_met(summary: Summary) -> Reason | None:
-    """What the client sent of what it could send: arrivals that max_in_flight kept back are told apart."""
+    """What the client sent of what it could send: arrivals that max_in_flight kept back are told apart, and
+    so are those that the target gave no connection.
+    """
     planned, sent = (summary["throughput"][f"{kind}_requests_per_s"] for kind in ("offered", "sent"))
     if not planned or sent is None:
         return None
     measured = summary["counts"]["measured"]
-    offered = planned * (1 - _num_dropped(summary) / measured) if measured else 0.0
+    unsendable = _num_dropped(summary) + summary["counts"]["measured_not_connected"]
+    offered = planned * (1 - unsendable / measured) if measured else 0.0
     if not offered:
         return None
     share = sent / offered
@@ -71,7 +101,7 @@ def _rate_not_met(summary: Summary) -> Reason | None:
         share,
         RATE_SHARE,
         f"{sent:.4g}/s sent of {offered:.4g}/s planned",
-        "this machine cannot send so much: ask for a lower rate, or move other work off it",
+        _sending_more(summary),
     )
 
 
@@ -83,13 +113,16 @@ def _dropped(summary: Summary) -> Reason | None:
     dropped, measured = _num_dropped(summary), summary["counts"]["measured"]
     if not dropped:
         return None
+    most = summary["run"].get("max_in_flight")
+    reached = "max_in_flight was reached" if most is None else f"{most} were in flight (load.max_in_flight)"
     return reason(
         "dropped_arrivals",
         "INVALID" if dropped / measured > DROPPED_SHARE_INVALID else "SUSPECT",
         dropped,
         0,
-        f"{dropped} of {measured} arrivals were never sent: max_in_flight was reached",
-        "the target is saturated; ask for a lower rate, or raise load.max_in_flight",
+        f"{dropped} of {measured} arrivals were never sent: {reached}",
+        f"the target answers more slowly than requests arrive: {less_load(summary)}, or raise "
+        "load.max_in_flight",
     )
 
 
@@ -105,13 +138,13 @@ def _errors(summary: Summary) -> Reason | None:
         share,
         ERROR_SHARE,
         f"{percent(share)} of the requests sent failed; latencies are over the others only",
-        "read the attempts beside the successes: there failures count as infinitely slow",
+        remedy_for(summary) or "read the attempts beside the successes: there failures are infinitely slow",
     )
 
 
 def _interrupted(summary: Summary) -> Reason | None:
     run = summary["run"]
-    if not (run["interrupted"] or run["killed"]):
+    if not was_cut_short(summary):
         return None
     counts = summary["counts"]
     ended = counts["planned"] - counts["cancelled"]
@@ -127,3 +160,46 @@ def _interrupted(summary: Summary) -> Reason | None:
 
 
 CHECKS: tuple[Check, ...] = (_nothing_succeeded, _client_late, _rate_not_met, _interrupted, _dropped, _errors)
+
+RULES = (
+    Rule(
+        code="nothing_succeeded",
+        measured="measured requests that succeeded",
+        invalid="0",
+        remedy="as for `many_errors`; where none was measured, a longer run",
+    ),
+    Rule(
+        code="client_late",
+        measured=f"send lag p99 against TTFT p50, from {SEND_LAG_FLOOR_S * 1e3:g} ms on",
+        suspect=f"> {percent(SEND_LAG_SHARE)}",
+        invalid=f"> {percent(SEND_LAG_SHARE_INVALID)}",
+        remedy="ask for less, or give the client more of the machine",
+    ),
+    Rule(
+        code="rate_not_met",
+        measured="requests sent in the window, of those planned in it that could be sent",
+        suspect=f"< {percent(RATE_SHARE)}",
+        invalid=f"< {percent(RATE_SHARE_INVALID)}",
+        remedy="ask for less, or give the client more of the machine",
+    ),
+    Rule(
+        code="interrupted",
+        measured="planned requests that ended before the run was interrupted or killed",
+        suspect="any",
+        remedy="run it again to the end",
+    ),
+    Rule(
+        code="dropped_arrivals",
+        measured="arrivals that were never sent, because of `load.max_in_flight`",
+        suspect="> 0",
+        invalid=f"> {percent(DROPPED_SHARE_INVALID)}",
+        remedy="ask for less, or raise `load.max_in_flight`",
+    ),
+    Rule(
+        code="many_errors",
+        measured="failures among the requests sent",
+        suspect=f"> {percent(ERROR_SHARE)}",
+        remedy="by the most frequent failure: 429: ask for less; 401: `target.api_key`; 404: `target.model`, "
+        "`target.api`; 5xx: the server's log; timeout: `target.timeout`; broken off: a proxy's timeout",
+    ),
+)

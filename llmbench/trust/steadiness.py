@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from llmbench.steady import DRIFT_SHARE, WELL_INSIDE
-from llmbench.trust.reason import Check, Reason, Summary, percent, reason
+from llmbench.trust.reason import Check, Reason, Rule, Summary, percent, reason
 
 MOVED_SHARE = 0.25  # of the sends: below it the others keep the process as it was planned
 GAP_DISTANCE = 0.20
@@ -150,3 +150,29 @@ def _closed_loop_stall(summary: Summary) -> Reason | None:
 
 
 CHECKS: tuple[Check, ...] = (_not_steady, _drift, _arrivals_distorted, _closed_loop_stall)
+RULES = (
+    Rule(
+        code="not_steady",
+        measured="when TTFT settled (MSER-5), where p50 or p95 are materially off without what came before",
+        suspect=f"> {percent(WELL_INSIDE)} into the measured window",
+        remedy="a longer `load.warmup`",
+    ),
+    Rule(
+        code="drift",
+        measured="change of TTFT or TPOT from the window's start to its end (Sen's slope) against its p50",
+        suspect=f"≥ {percent(DRIFT_SHARE)}, and significant",
+        remedy="a longer run; ask for less where a queue grows",
+    ),
+    Rule(
+        code="arrivals_distorted",
+        measured="KS distance of the gaps as sent and as planned; or index of dispersion above the planned",
+        suspect=f"> {GAP_DISTANCE:g}; > {DISPERSION:g}, where over {percent(MOVED_SHARE)} of sends moved",
+        remedy="ask for less, or give the client more of the machine",
+    ),
+    Rule(
+        code="closed_loop_stall",
+        measured="requests never asked while every user of a closed loop waited",
+        suspect=f"> {percent(WITHHELD_SHARE)}",
+        remedy="measure with an open loop (`load.arrivals: poisson`)",
+    ),
+)

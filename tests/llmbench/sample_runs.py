@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from llmbench.context import RunContext, StatedLimit
@@ -52,6 +53,11 @@ def open_loop(**more: Any) -> RunContext:
 
 def limit(metric: str, stat: str, value: float, *, higher_is_better: bool = False) -> StatedLimit:
     return StatedLimit(metric=metric, stat=stat, limit=value, higher_is_better=higher_is_better)
+
+
+def decidable(context: RunContext) -> RunContext:
+    """The steady run's context without the limit that its requests are too few for."""
+    return replace(context, slo=tuple(one for one in context.slo if one.stat != "p999"))
 
 
 def steady_run(num: int = 247) -> tuple[list[RequestRecord], RunContext]:

@@ -109,7 +109,9 @@ FAULTS = st.one_of(
     settings=st.fixed_dictionaries(
         {
             "tokens_per_chunk": st.integers(1, 4),
+            "tokens_per_chunk_max": st.sampled_from([None, 1, 4]),
             "events_per_send": st.integers(1, 4),
+            "hold_bytes": st.sampled_from([None, 1, 600]),
             "role_chunk": st.sampled_from(["none", "early", "first"]),
             "head": st.sampled_from(["early", "first"]),
             "usage": st.sampled_from(["none", "always", "every", "last"]),
@@ -132,7 +134,8 @@ def test_every_script_runs_forward_and_ends_once(fault, num_tokens, settings):
     else:
         assert sent <= num_tokens
         assert sent >= min(fault.after, num_tokens)
-        assert sent < min(fault.after, num_tokens) + settings["tokens_per_chunk"]
+        most = max(settings["tokens_per_chunk"], settings["tokens_per_chunk_max"] or 1)
+        assert sent < min(fault.after, num_tokens) + most
 
 
 def test_a_fault_that_strikes_does_so_even_after_the_last_token():

@@ -401,6 +401,7 @@ def test_a_client_sees_what_the_log_says(raw, server):
         ({"prefill_tokens_per_s": 100}, [150, 170, 190, 210, 230, 250]),
         ({"prefill_tokens_per_s": 100, "cached_tokens": 4}, [110, 130, 150, 170, 190, 210]),
         ({"buffered": True}, [150] * 6),
+        ({"hold_bytes": 400, "role_chunk": "none"}, [90, 90, 90, 150, 150, 150]),
     ],
 )
 def test_chunks_sends_and_prefill_shape_the_schedule(raw, server, how, due_ms):

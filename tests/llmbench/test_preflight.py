@@ -88,6 +88,7 @@ def test_every_kind_is_there_or_in_the_table():
         "mooncake",
         "bailian",
         "burstgpt",
+        "trace",
     )
 
 

@@ -15,13 +15,14 @@ from llmbench.report.markdown import render_markdown
 from llmbench.report.summary import summarise
 from llmbench.report.terminal import render_summary
 from llmbench.report.text import duration, exact_duration, failure_name, percent, significant
-from tests.llmbench.sample_runs import MS, S, closed_loop, failed_record, ok_record, steady_run
+from tests.llmbench.sample_runs import MS, S, closed_loop, decidable, failed_record, ok_record, steady_run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def sound_run():
-    return steady_run()
+    records, context = steady_run()
+    return records, decidable(context)
 
 
 def late_run():
