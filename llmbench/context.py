@@ -44,6 +44,17 @@ class StageWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostWorker:
+    """A worker that died in mid-run: its number, how ("was killed by SIGKILL"), and how many requests of its
+    share are known to have had their turn.
+    """
+
+    worker: int
+    how: str
+    started: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """The run that a set of records belongs to.
 
@@ -53,7 +64,7 @@ class RunContext:
     `request_limit` is the number of measured requests after which a closed loop ends, whatever the time.
     `load` is one line for people ("open loop, Poisson 4/s for 60 s after 10 s of warm-up").
     `killed` says that the process ended without writing its results: records may be missing.
-    `tenant_slo` replaces `slo` for the requests of that tenant.
+    `tenant_slo` replaces `slo` for the requests of that tenant. `lost_workers` died before they were done.
     """
 
     name: str
@@ -77,6 +88,21 @@ class RunContext:
     tenant_slo: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict)
     stages: tuple[StageWindow, ...] = ()
     instrument: Mapping[str, Any] = field(default_factory=dict)
+    lost_workers: tuple[LostWorker, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        """How many processes sent; request i was sent by worker i modulo this."""
+        return int(self.instrument.get("workers") or 1)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the run did not come to its planned end."""
+        return self.interrupted or self.killed or bool(self.lost_workers)
+
+    def lost_worker_of(self, index: int) -> LostWorker | None:
+        """The dead worker that had the request, if it had one."""
+        return next((lost for lost in self.lost_workers if lost.worker == index % self.workers), None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` reads them back."""
@@ -91,6 +117,9 @@ class RunContext:
             for stage in self.stages
         ]
         plain["instrument"] = dict(self.instrument)
+        plain["lost_workers"] = [
+            {"worker": lost.worker, "how": lost.how, "started": lost.started} for lost in self.lost_workers
+        ]
         return plain
 
     @classmethod
@@ -106,6 +135,7 @@ class RunContext:
             for tenant, limits in plain.get("tenant_slo", {}).items()
         }
         values["stages"] = tuple(StageWindow(**stage) for stage in plain.get("stages", ()))
+        values["lost_workers"] = tuple(LostWorker(**lost) for lost in plain.get("lost_workers", ()))
         return cls(**values)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,7 @@ import orjson
 
 from llmbench import __version__
 from llmbench.client.control import ServerInfo
-from llmbench.context import RunContext, StageWindow
+from llmbench.context import LostWorker, RunContext, StageWindow
 from llmbench.environment import describe_host
 from llmbench.load.levels import StageSpan
 from llmbench.load.plan import Plan
@@ -25,6 +25,7 @@ def measurement(
     interrupted: bool = False,
     planned: int | None = None,
     instrument: Mapping[str, Any] | None = None,
+    lost: Sequence[LostWorker] = (),
 ) -> RunContext:
     """What the run's numbers must be read with."""
     scenario, plan, info = run.scenario, run.plan, run.reached.info
@@ -59,7 +60,8 @@ def measurement(
             StageWindow(label=_stage_label(number, span), start_ns=span.start_ns, end_ns=span.end_ns)
             for number, span in enumerate(plan.stages, start=1)
         ),
-        instrument=instrument or {},
+        instrument=run.workers.facts() if instrument is None else instrument,
+        lost_workers=tuple(lost),
     )
 
 

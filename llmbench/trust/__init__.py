@@ -5,6 +5,7 @@ reason gives what was measured, the limit, and what to do about it. INVALID: the
 else than the target. SUSPECT: they hold, with a caveat that a reader must know. One fact is one reason: what
 is dropped is neither an error of the server nor late, and does not count again in the rate.
 
+    workers     did the client's own processes keep up, and live
     sending     was what was asked for sent, and did it come to something
     streams     are the streams streams
     answers     are the answers those asked for, their tokens counted
@@ -14,10 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmbench.trust import answers, sending, streams
+from llmbench.trust import answers, sending, streams, workers
 from llmbench.trust.reason import Summary
 
-CHECKS = (*sending.CHECKS, *streams.CHECKS, *answers.CHECKS)
+CHECKS = (*workers.CHECKS, *sending.CHECKS, *streams.CHECKS, *answers.CHECKS)
 
 
 def judge_trust(summary: Summary) -> dict[str, Any]:
