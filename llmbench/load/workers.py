@@ -56,7 +56,9 @@ def demand_of(
     known = [UNKNOWN_OUTPUT_TOKENS if tokens is None else tokens for tokens in output_tokens]
     tokens = max(1.0, float(np.mean(known))) if known else float(UNKNOWN_OUTPUT_TOKENS)
     events = tokens if is_streamed else 1.0
+    most_workers = plan.most_workers
     if plan.due_ns is not None:
+        most_workers = min(most_workers, max_in_flight)
         requests_per_s = float(np.bincount(plan.due_ns // _NS_PER_S).max())
         most_open = min(max_in_flight, len(plan.due_ns))
         events_per_s = min(requests_per_s * events, most_open * float(EVENTS_A_STREAM))
@@ -67,7 +69,7 @@ def demand_of(
         answer_s = tokens / EVENTS_A_STREAM
         requests_per_s = int(plan.concurrency.users.max()) / (answer_s + think_s)
         events_per_s = requests_per_s * events
-    return Demand(requests_per_s=requests_per_s, events_per_s=events_per_s, most_workers=plan.most_workers)
+    return Demand(requests_per_s=requests_per_s, events_per_s=events_per_s, most_workers=most_workers)
 
 
 def choose_workers(asked: int | str, demand: Demand, *, cores: int, is_local: bool) -> Workers:

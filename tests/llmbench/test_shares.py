@@ -197,6 +197,11 @@ def test_what_a_load_asks_of_the_client_at_its_peak(load, tokens, is_streamed, r
     assert found.events_per_s == pytest.approx(events_per_s)
 
 
+def test_no_worker_is_left_without_a_place_for_a_request_in_flight():
+    needs = demand_of(made(OPEN["constant"])[0], [8], max_in_flight=3, is_streamed=True)
+    assert choose_workers(16, needs, cores=64, is_local=False).count == 3
+
+
 @pytest.mark.parametrize("name", sorted(bundled_scenarios()))
 def test_every_bundled_scenario_runs_in_one_process(name):
     scenario = load_scenario(bundled_scenarios()[name], env={})

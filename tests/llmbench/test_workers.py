@@ -5,22 +5,35 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
+import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyarrow import parquet
 
 from llmbench.bench import run_scenario
+from llmbench.client.choose import tls_context
+from llmbench.client.control import ServerInfo
+from llmbench.client.wire import BodyStyle, Destination, request_headers
 from llmbench.context import LostWorker
+from llmbench.load.plan import make_plan
 from llmbench.mock import MockOptions, serve_in_thread
 from llmbench.parquet import read_timeline
+from llmbench.replay import crew
+from llmbench.replay.assignment import Assignment, read_assignment
 from llmbench.replay.facts import worst_of
+from llmbench.replay.identity import RunIdentity
 from llmbench.replay.lines import Lines
+from llmbench.replay.reach import Reached, timeouts_of
 from llmbench.replay.tally import Tally
 from llmbench.replay.worker_process import environment_of_a_worker
+from llmbench.scenario.address import parse_address
+from llmbench.workload.data import WorkloadData
 from tests.llmbench.sample_runs import closed_loop, ok_record
 from tests.llmbench.test_bench import scenario_of
 from tests.programs import MEASURED
@@ -345,6 +358,80 @@ def test_the_key_is_in_no_argument_no_environment_and_no_file(bench_on):
         process.communicate(timeout=20)
     for path in bench.run_folder.rglob("*"):
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+
+
+def test_a_worker_that_hangs_is_ended_and_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(crew, "SILENCE_S", 1)
+    load = {"rate": "40/s", "requests": 4000}
+    ended = []
+    with serve_in_thread(MockOptions(ttft_s=0.05, itl_s=0.01)) as server:
+        scenario = scenario_of(server.url, load=load, instrument={"workers": 2})
+        run = threading.Thread(target=lambda: ended.append(run_scenario(scenario, out=tmp_path)))
+        run.start()
+        until(lambda: list(tmp_path.glob("*/journal/requests-1.jsonl")), "a journal")
+        time.sleep(0.5)
+        os.kill(workers_of(os.getpid())[1], signal.SIGSTOP)
+        run.join(20)
+    (result,) = ended
+    assert result.exit_code == 97
+    reason = result.summary["verdict"]["reasons"][0]
+    assert "worker 1 of 2 gave no sign of life for 1 s and was ended" in reason["message"]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.15, 0.3, 0.45, 0.6])
+def test_an_interrupt_while_workers_start_leaves_nothing_and_nobody(bench_on, after_s):
+    bench = bench_on("--ttft", "50ms")
+    late = ("--set", "load.arrivals=burst", "--set", "load.rate=null", "--set", "load.warmup=20s")
+    with bench.start("run", "scenario.yaml", *late, "--set", "instrument.workers=3") as process:
+        until(lambda: list(bench.folder.glob("reports/*/run.json")), "a run")
+        time.sleep(after_s)
+        workers = workers_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert "nothing was sent" in stderr
+    assert not bench.run_folders
+    until(lambda: not any(map(is_alive, workers)), "the workers' end", 2)
+
+
+def test_an_assignment_travels_whole_but_for_what_it_must_not_say(tmp_path):
+    """TLS settings cannot be pickled: they are made again over there."""
+    scenario = scenario_of("https://h:9", target={"api_key": KEY, "tls_verify": False})
+    address = parse_address("https://h:9")
+    destination = Destination(
+        address=address, api="chat", headers=request_headers(api_key=KEY, extra={}, stream=True, agent="a")
+    )
+    reached = Reached(
+        destination=destination,
+        tls=tls_context(address, False),
+        timeouts=timeouts_of(scenario.target),
+        transport_name="fast",
+        info=ServerInfo(model="m"),
+        style=BodyStyle(api="chat", model="m", extra={}),
+        fit=None,
+    )
+    plan = make_plan(scenario).share(1, 2)
+    run = RunIdentity(
+        scenario=scenario, plan=plan, reached=reached, salt="s", started=datetime.now(UTC),
+        command_line=["llmbench", "run", f"--set=target.api_key={KEY}"],
+    )  # fmt: skip
+    sent = Assignment(run=run, data=WorkloadData(rows=(None,)), folder=tmp_path, save_text=True)
+    reader, writer = os.pipe()
+    thread = threading.Thread(target=lambda: (os.write(writer, sent.encoded()), os.close(writer)))
+    thread.start()
+    got = read_assignment(reader)
+    thread.join()
+    with pytest.raises(EOFError):
+        read_assignment(reader)
+    os.close(reader)
+    assert got.run.plan.due_ns.tolist() == plan.due_ns.tolist()
+    assert (got.run.plan.worker, got.run.plan.workers) == (1, 2)
+    assert ("Authorization", f"Bearer {KEY}") in got.run.reached.destination.headers
+    assert got.run.scenario.hash() == scenario.hash()
+    assert got.run.reached.tls.verify_mode == ssl.CERT_NONE
+    assert got.run.command_line == ()
+    assert (got.folder, got.save_text) == (tmp_path, True)
 
 
 def test_a_full_disk_under_one_worker_ends_the_run(bench_on):
