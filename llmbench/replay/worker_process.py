@@ -24,6 +24,7 @@ POLL_S: Final = 0.01
 NUM_LINES: Final = 20
 EXIT_S: Final = 5.0
 STDERR_S: Final = 1.0
+LONGEST_QUOTE: Final = 300
 # What Python, its libraries, TLS and proxies go by.
 KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ"})
 KEPT_PREFIXES: Final = ("PYTHON", "LC_", "LD_", "DYLD_", "SSL_", "OPENSSL_", "UV_")
@@ -109,7 +110,7 @@ class WorkerProcess:
             await asyncio.wait_for(self._all_noted.wait(), STDERR_S)
         how = self._killed_for or how_it_ended(self._process.returncode)
         said = next((line for line in reversed(self._last_lines) if line.strip()), "")
-        return f"{how}: {said.strip()}" if said else how
+        return f"{how}: {said.strip()[:LONGEST_QUOTE]}" if said else how
 
     def end_silent(self, seconds: float) -> None:
         """Kills one that hangs."""
