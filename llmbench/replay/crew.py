@@ -57,8 +57,7 @@ class Crew:
     async def open(self) -> None:
         """Starts every worker and waits until each could send. Raises CannotMeasure where one cannot."""
         try:
-            for number in range(self._run.workers.count):
-                self._workers.append(WorkerProcess(number, self._on_word, self._on_end))
+            self._start_all()
             await asyncio.gather(*(self._employ(worker) for worker in self._workers))
         except BaseException:
             await self.close()
@@ -68,6 +67,17 @@ class Crew:
                 how = scrub(await worker.obituary(), self._hidden)
                 await self.close()
                 raise CannotMeasure(f"worker {worker.number} {how}, before the first request was sent")
+
+    def _start_all(self) -> None:
+        count = self._run.workers.count
+        for number in range(count):
+            try:
+                self._workers.append(WorkerProcess(number, self._on_word, self._on_end))
+            except OSError as error:
+                raise CannotMeasure(
+                    f"worker {number} of {count} could not be started ({error.strerror});\n"
+                    f"ask for fewer: instrument.workers: {max(1, number)}"
+                ) from error
 
     async def _employ(self, worker: WorkerProcess) -> None:
         """Gives a worker its share and waits until it is ready, or gone."""
