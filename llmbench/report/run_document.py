@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,14 +10,13 @@ import orjson
 
 from llmbench import __version__
 from llmbench.client.control import ServerInfo
-from llmbench.context import RunContext, Settings, StageWindow
+from llmbench.context import LostWorker, RunContext, Settings, StageWindow
 from llmbench.environment import describe_host
 from llmbench.load.levels import StageSpan
 from llmbench.load.plan import Plan
 from llmbench.replay.identity import RunIdentity
 from llmbench.scenario.masking import scrub
 from llmbench.scenario.model import Workload, secrets_of
-from llmbench.scenario.not_yet import is_not_yet
 from llmbench.workload.traces import SHARING_KINDS
 
 
@@ -27,6 +26,7 @@ def measurement(
     interrupted: bool = False,
     planned: int | None = None,
     instrument: Mapping[str, Any] | None = None,
+    lost: Sequence[LostWorker] = (),
 ) -> RunContext:
     """What the run's numbers must be read with."""
     scenario, plan, info = run.scenario, run.plan, run.reached.info
@@ -59,7 +59,8 @@ def measurement(
             StageWindow(label=_stage_label(number, span), start_ns=span.start_ns, end_ns=span.end_ns)
             for number, span in enumerate(plan.stages, start=1)
         ),
-        instrument=instrument or {},
+        instrument=run.workers.facts() if instrument is None else instrument,
+        lost_workers=tuple(lost),
         settings=_settings(run),
     )
 
@@ -82,7 +83,6 @@ def _settings(run: RunIdentity) -> Settings:
         timeout_s=target.timeout_s,
         no_progress_timeout_s=target.no_progress_timeout_s,
         cpus=cpus,
-        most_workers=1 if is_not_yet("instrument.workers") else cpus,
     )
 
 

@@ -100,7 +100,7 @@ def summarise(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
         "by_tenant": _by_tenant(requests, percentiles),
         "by_stage": _by_stage(requests, context, percentiles),
     }
-    summary["instrument"] = _instrument(summary, context, _stamps(requests))
+    summary["instrument"] = _instrument(summary, requests, context)
     summary["gate"] = judge(context.slo, summary)
     summary["verdict"] = judge_trust(summary)
     return summary
@@ -398,18 +398,42 @@ def _stamps(requests: Requests) -> dict[str, Any]:
     }
 
 
-def _instrument(summary: Mapping[str, Any], context: RunContext, stamps: Mapping[str, Any]) -> dict[str, Any]:
+def _instrument(summary: Mapping[str, Any], requests: Requests, context: RunContext) -> dict[str, Any]:
     """What the instrument says of itself; figures nobody took are None."""
     facts: dict[str, Any] = {
         "send_lag_p99_s": summary["metrics"]["send_lag"]["p99"],
         "loop_lag_p99_s": None,
         "read_lag_p99_s": None,
-        "stamps": stamps,
+        "stamps": _stamps(requests),
         "cpu_share": None,
         "workers": None,
+        "workers_reason": None,
+        "workers_at_most": None,
         "calibrated_error": {"ttft_p99_s": None, "itl_p99_s": None},
     }
-    return facts | dict(context.instrument)
+    return facts | dict(context.instrument) | {"per_worker": _per_worker(requests.columns, context)}
+
+
+def _per_worker(columns: RequestColumns, context: RunContext) -> list[dict[str, Any]]:
+    """Each worker's own figures, what it sent and what it received; `died` says how, of one that did."""
+    own = {figures["worker"]: figures for figures in context.instrument.get("per_worker", ())}
+    died = {lost.worker: lost.how for lost in context.lost_workers}
+    workers, sent = columns.integers["worker"], columns.integers["sent_ns"].is_set
+    parts = []
+    for worker in range(context.workers):
+        rows = sent & workers.is_set & (workers.values == worker)
+        figures = own.get(worker, {})
+        parts.append(
+            {
+                "worker": worker,
+                "cpu_share": figures.get("cpu_share"),
+                "loop_lag_p99_s": figures.get("loop_lag_p99_s"),
+                "requests": int(rows.sum()),
+                "events": int(columns.num_events[rows].sum()),
+                "died": died.get(worker),
+            }
+        )
+    return parts
 
 
 def _part(requests: Requests, rows: BoolRows, percentiles: Mapping[str, float]) -> dict[str, Any]:

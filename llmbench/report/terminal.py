@@ -199,6 +199,9 @@ def _instrument(summary: Mapping[str, Any]) -> list[str]:
         parts.append(f"send lag {stat} {duration(lag[stat])}")
     if facts["cpu_share"] is not None:
         parts.append(f"client CPU {percent(facts['cpu_share'])}")
+    if (facts["workers"] or 1) > 1:
+        reason = facts["workers_reason"]
+        parts.append(f"{facts['workers']} workers" + (f" ({reason})" if reason else ""))
     return [", ".join(parts)] if parts else []
 
 

@@ -305,7 +305,9 @@ class Cost(Frozen):
 class Instrument(Frozen):
     """How llmbench itself works; auto fits nearly everyone."""
 
-    workers: Workers = Field("auto", description="Client processes.")
+    workers: Workers = Field(
+        "auto", description="Client processes; auto takes as many as the load needs, which is mostly one."
+    )
     transport: Literal["auto", "fast", "aiohttp", "httpx"] = Field("auto", description="HTTP client.")
     timestamps: Literal["auto", "kernel", "loop"] = Field(
         "auto",

@@ -5,6 +5,7 @@ reason gives what was measured, the limit, and what to do about it. INVALID: the
 else than the target. SUSPECT: they hold, with a caveat that a reader must know. One fact is one reason: what
 is dropped is neither an error of the server nor late, and does not count again in the rate.
 
+    workers     did the client's own processes keep up, and live
     sending     was what was asked for sent, and did it come to something
     instrument  were arrivals stamped when they came
     samples     was there enough to say what is said
@@ -17,10 +18,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmbench.trust import answers, instrument, samples, sending, steadiness, streams
+from llmbench.trust import answers, instrument, samples, sending, steadiness, streams, workers
 from llmbench.trust.reason import Summary
 
-KINDS = (sending, samples, instrument, streams, answers, steadiness)
+KINDS = (workers, sending, samples, instrument, streams, answers, steadiness)
 CHECKS = tuple(check for kind in KINDS for check in kind.CHECKS)
 RULES = tuple(rule for kind in KINDS for rule in kind.RULES)
 
