@@ -122,20 +122,25 @@ class Runner:
 
     # ---- the run
 
-    async def run(self, start: Callable[[], Awaitable[int]] | None = None) -> None:
+    async def run(
+        self,
+        start: Callable[[], Awaitable[int]] | None = None,
+        drained: Callable[[], None] = lambda: None,
+    ) -> None:
         """Runs to the end: every planned request has been handed to the sink as a record.
 
         `start` is called when all is ready and gives the instant that the plan counts from; else it is now.
+        `drained` is called when the last answer is in: what is left then is decoding and accounting.
         """
         loop = asyncio.get_running_loop()
         usual = loop.get_exception_handler()
         loop.set_exception_handler(self._on_loop_problem)
         try:
-            await self._run(start)
+            await self._run(start, drained)
         finally:
             loop.set_exception_handler(usual)
 
-    async def _run(self, start: Callable[[], Awaitable[int]] | None) -> None:
+    async def _run(self, start: Callable[[], Awaitable[int]] | None, drained: Callable[[], None]) -> None:
         self._slices = Slices()
         for _ in self._refill():
             pass
@@ -150,6 +155,7 @@ class Runner:
         self._warm_next(ahead)
         self._on_alarm()
         await self._finished.wait()
+        drained()
         self._alarm.close()
         for task in self._warming:
             task.cancel()
