@@ -94,6 +94,7 @@ class Runner:
         sink: Callable[[RequestRecord], None],
         options: RunnerOptions,
         book_lags: Callable[[list[int]], None] = lambda _: None,
+        outline: Callable[[int], Spec] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._plan = plan
@@ -102,6 +103,7 @@ class Runner:
         self._sink = sink
         self._options = options
         self._book_lags = book_lags
+        self._outline = outline or (lambda index: prepare(index).spec)
         self._clock = clock
         self._ready: deque[Prepared] = deque()
         self._num_rendered = 0
@@ -124,20 +126,25 @@ class Runner:
 
     # ---- the run
 
-    async def run(self, start: Callable[[], Awaitable[int]] | None = None) -> None:
+    async def run(
+        self,
+        start: Callable[[], Awaitable[int]] | None = None,
+        drained: Callable[[], None] = lambda: None,
+    ) -> None:
         """Runs to the end: every planned request has been handed to the sink as a record.
 
         `start` is called when all is ready and gives the instant that the plan counts from; else it is now.
+        `drained` is called when the last answer is in: what is left then is decoding and accounting.
         """
         loop = asyncio.get_running_loop()
         usual = loop.get_exception_handler()
         loop.set_exception_handler(self._on_loop_problem)
         try:
-            await self._run(start)
+            await self._run(start, drained)
         finally:
             loop.set_exception_handler(usual)
 
-    async def _run(self, start: Callable[[], Awaitable[int]] | None) -> None:
+    async def _run(self, start: Callable[[], Awaitable[int]] | None, drained: Callable[[], None]) -> None:
         self._slices = Slices()
         for _ in self._refill():
             pass
@@ -152,6 +159,7 @@ class Runner:
         self._warm_next(ahead)
         self._on_alarm()
         await self._finished.wait()
+        drained()
         self._alarm.close()
         for task in self._warming:
             task.cancel()
@@ -421,7 +429,7 @@ class Runner:
             if nth % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)  # there may be very many, and a second Ctrl-C must be heard
             index, due_ns = self._plan.index_of(nth), self._due[nth] if self._plan.is_open else None
-            spec = self._prepare(index).spec
+            spec = self._outline(index)
             phase = "measure" if due_ns is None else self._plan.phase_of(index, due_ns)
             record = self._record(spec, phase, due_ns, Outcome.CANCELLED)
             record.error_kind = "cancelled"

@@ -67,6 +67,7 @@ class Sending:
             self._sink,
             _runner_options(run.scenario, run.plan, url, save_text=save_text),
             self._lags.add,
+            source.outline,
         )
         self._journals: list[Journal] = []
         self._probe: SelfProbe | None = None
@@ -84,7 +85,7 @@ class Sending:
     async def run(self, start: Callable[[], Awaitable[int]] | None = None) -> None:
         """Sends the whole share; returns when every planned request has its record. `start`: see `Runner`."""
         try:
-            await self._runner.run(partial(self._begin, start))
+            await self._runner.run(partial(self._begin, start), self._note_own)
         finally:
             if self._clockwork is not None:
                 self._clockwork.close()
@@ -100,12 +101,6 @@ class Sending:
         """Closes connections and journals."""
         if self._probe is not None:
             self._probe.close()
-            self.facts.own[self._plan.worker] = {
-                "transport": self._transport.name,
-                "timestamps": self._reached.stamps,
-                "timestamps_note": self._reached.stamps_note,
-                **self._probe.whole(),
-            }
         await self._transport.close()
         for one in self._journals:
             try:
@@ -114,6 +109,16 @@ class Sending:
                 self.facts.disk_error = error
         self.facts.interrupted = self._runner.interrupted
         self.facts.num_sent = self._runner.num_sent
+
+    def _note_own(self) -> None:
+        """The instrument's figures of the time in which it measured: what comes after delays no stamp."""
+        assert self._probe is not None
+        self.facts.own[self._plan.worker] = {
+            "transport": self._transport.name,
+            "timestamps": self._reached.stamps,
+            "timestamps_note": self._reached.stamps_note,
+            **self._probe.whole(),
+        }
 
     def stop(self, *, interrupted: bool = False) -> None:
         """Sends nothing more and waits for what is in flight."""

@@ -74,8 +74,23 @@ class RequestSource:
 
     def spec(self, index: int) -> RequestSpec:
         """The request at `index` (from 0), in any order and as often as wanted."""
-        workload, nth = (0, index) if self._mix is None else self._mix.pick(index)
+        workload, nth = self._pick(index)
         return self._parts[workload].spec(index, nth, workload, self._tenants[workload])
+
+    def outline(self, index: int) -> RequestSpec:
+        """The same without a word of text, which is what takes time to make."""
+        workload, nth = self._pick(index)
+        inputs, outputs = self._parts[workload].lengths(index, nth)
+        return RequestSpec(
+            index=index,
+            workload=workload,
+            tenant=self._tenants[workload],
+            input_tokens_asked=inputs,
+            output_tokens_asked=outputs,
+        )
+
+    def _pick(self, index: int) -> tuple[int, int]:
+        return (0, index) if self._mix is None else self._mix.pick(index)
 
 
 class _Mix:
@@ -148,17 +163,10 @@ class _Synthetic:
         ]
 
     def spec(self, index: int, nth: int, workload: int, tenant: str | None) -> RequestSpec:
-        if self._trace is not None:
-            row = nth % len(self._trace)
-            inputs, outputs = int(self._trace.input_tokens[row]), int(self._trace.output_tokens[row])
-            if self._trace.blocks is not None:
-                text = self._of_blocks(self._trace.blocks, row, inputs - self._overhead)
-                return self._spec(index, workload, tenant, None, text, inputs, outputs)
-        else:
-            assert self._inputs is not None
-            assert self._outputs is not None
-            inputs, outputs = self._inputs.at(index), self._outputs.at(index)
-        asked = inputs + self._prefix_tokens
+        asked, outputs = self.lengths(index, nth)
+        if self._trace is not None and self._trace.blocks is not None:
+            text = self._of_blocks(self._trace.blocks, nth % len(self._trace), asked - self._overhead)
+            return self._spec(index, workload, tenant, None, text, asked, outputs)
         group, prefix, prefix_tokens = None, "", 0.0
         if self._prefixes:
             group = int(self._groups.at(index) * len(self._prefixes))
@@ -168,6 +176,17 @@ class _Synthetic:
             self._story, self._tags, index, self._starts.at(index), asked - self._overhead - prefix_tokens
         )
         return self._spec(index, workload, tenant, group, prefix + own, asked, outputs)
+
+    def lengths(self, index: int, nth: int) -> tuple[int, int]:
+        """Input, shared prefix included, and output tokens of a request, the `nth` of this workload."""
+        if self._trace is not None:
+            row = nth % len(self._trace)
+            inputs, outputs = int(self._trace.input_tokens[row]), int(self._trace.output_tokens[row])
+        else:
+            assert self._inputs is not None
+            assert self._outputs is not None
+            inputs, outputs = self._inputs.at(index), self._outputs.at(index)
+        return inputs + self._prefix_tokens, outputs
 
     def _of_blocks(self, blocks: PrefixBlocks, row: int, tokens: float) -> str:
         """A prompt of `tokens` tokens that has with every other as many blocks in common as their ids say."""
@@ -262,11 +281,16 @@ class _Given:
             else Lengths(workload.output_tokens, seed=scenario.seed, purpose=f"output_tokens/{position}")
         )
 
-    def spec(self, index: int, nth: int, workload: int, tenant: str | None) -> RequestSpec:
-        row = self._rows[nth % len(self._rows)]
-        outputs = row.max_tokens
+    def lengths(self, index: int, nth: int) -> tuple[None, int | None]:
+        """Output tokens of a request, the `nth` of this workload; how long its prompt is nobody asked."""
+        outputs = self._rows[nth % len(self._rows)].max_tokens
         if outputs is None and self._outputs is not None:
             outputs = self._outputs.at(index)
+        return None, outputs
+
+    def spec(self, index: int, nth: int, workload: int, tenant: str | None) -> RequestSpec:
+        row = self._rows[nth % len(self._rows)]
+        _, outputs = self.lengths(index, nth)
         messages, prompt = row.messages, None
         if messages is None:
             messages, prompt = _framed(row.prompt or "", self._system, is_chat=self._is_chat)

@@ -357,3 +357,30 @@ def test_the_mistakes_of_all_workloads_files_are_told_together(tmp_path):
 def test_a_folder_is_no_file_of_prompts(tmp_path):
     with pytest.raises(UsageError, match=r"workload\.path: .*: is a folder; name one file in it"):
         load_data(scenario({"kind": "jsonl", "path": str(tmp_path)}))
+
+
+@pytest.mark.parametrize("kind", ["synthetic", "inline", "mixed"])
+def test_an_outline_is_the_request_without_its_text(kind):
+    synthetic = {
+        "kind": "synthetic",
+        "input_tokens": {"uniform": [10, 90]},
+        "output_tokens": {"uniform": [5, 50]},
+        "prefix": {"tokens": 20, "groups": 3},
+        "tenant": "a",
+    }
+    inline = {"kind": "inline", "prompts": ["Say hi", "Say ho"], "output_tokens": {"uniform": [5, 50]}}
+    mixed = [synthetic, {**inline, "tenant": "b"}]
+    parts = {"synthetic": [synthetic], "inline": [inline], "mixed": mixed}[kind]
+    scenario = Scenario.model_validate(
+        {
+            "target": {"url": "http://127.0.0.1:1"},
+            "load": {"arrivals": "constant", "rate": "1/s", "requests": 9},
+            "workloads": parts,
+        }
+    )
+    source = make_workload(scenario, load_data(scenario))
+    for index in range(200):
+        whole, outline = source.spec(index), source.outline(index)
+        for name in ("index", "workload", "tenant", "input_tokens_asked", "output_tokens_asked"):
+            assert getattr(outline, name) == getattr(whole, name)
+        assert outline.messages is None is outline.prompt

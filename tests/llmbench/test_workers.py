@@ -422,6 +422,8 @@ def test_an_assignment_travels_whole_but_for_what_it_must_not_say(tmp_path):
         tls=tls_context(address, False),
         timeouts=timeouts_of(scenario.target),
         transport_name="fast",
+        stamps="loop",
+        stamps_note=None,
         info=ServerInfo(model="m"),
         style=BodyStyle(api="chat", model="m", extra={}),
         fit=None,
