@@ -363,24 +363,21 @@ def test_a_folder_is_no_file_of_prompts(tmp_path):
 def test_an_outline_is_the_request_without_its_text(kind):
     synthetic = {
         "kind": "synthetic",
-        "input_tokens": {"uniform": [10, 90]},
-        "output_tokens": {"uniform": [5, 50]},
+        "input_tokens": {"uniform": {"min": 10, "max": 90}},
+        "output_tokens": {"uniform": {"min": 5, "max": 50}},
         "prefix": {"tokens": 20, "groups": 3},
         "tenant": "a",
     }
-    inline = {"kind": "inline", "prompts": ["Say hi", "Say ho"], "output_tokens": {"uniform": [5, 50]}}
+    inline = {
+        "kind": "inline",
+        "prompts": ["Say hi", "Say ho"],
+        "output_tokens": {"uniform": {"min": 5, "max": 50}},
+    }
     mixed = [synthetic, {**inline, "tenant": "b"}]
     parts = {"synthetic": [synthetic], "inline": [inline], "mixed": mixed}[kind]
-    scenario = Scenario.model_validate(
-        {
-            "target": {"url": "http://127.0.0.1:1"},
-            "load": {"arrivals": "constant", "rate": "1/s", "requests": 9},
-            "workloads": parts,
-        }
-    )
-    source = make_workload(scenario, load_data(scenario))
+    made = source(*parts)
     for index in range(200):
-        whole, outline = source.spec(index), source.outline(index)
+        whole, outline = made.spec(index), made.outline(index)
         for name in ("index", "workload", "tenant", "input_tokens_asked", "output_tokens_asked"):
             assert getattr(outline, name) == getattr(whole, name)
         assert outline.messages is None is outline.prompt
