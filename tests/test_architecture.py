@@ -30,9 +30,9 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"metrics"}),
     frozenset({"trust"}),
     frozenset({"report", "preflight"}),
-    frozenset({"definitions"}),
+    frozenset({"definitions", "calibration"}),
     frozenset({"bench", "measurement"}),
-    frozenset({"pytest_plugin"}),
+    frozenset({"pytest_plugin", "selftest"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )

@@ -384,8 +384,15 @@ def _instrument(summary: Mapping[str, Any], context: RunContext, stamps: Mapping
         "cpu_share": None,
         "workers": None,
         "calibrated_error": {"ttft_p99_s": None, "itl_p99_s": None},
+        "calibration": {"source": "none", "age_s": None, "shape": None, "note": None},
     }
     return facts | dict(context.instrument)
+
+
+def with_calibration(summary: Mapping[str, Any], calibration: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary with what has been found out of the instrument's error, and its verdict anew."""
+    known = {**summary, "instrument": {**summary["instrument"], **calibration}}
+    return known | {"verdict": judge_trust(known)}
 
 
 def _part(requests: Requests, rows: BoolRows, percentiles: Mapping[str, float]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ is dropped is neither an error of the server nor late, and does not count again 
 
     sending     was what was asked for sent, and did it come to something
     instrument  were arrivals stamped when they came
+    calibration is the instrument exact enough for what it reports
     streams     are the streams streams
     answers     are the answers those asked for, their tokens counted
 """
@@ -15,10 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmbench.trust import answers, instrument, sending, streams
+from llmbench.trust import answers, calibration, instrument, sending, streams
 from llmbench.trust.reason import Summary
 
-CHECKS = (*sending.CHECKS, *instrument.CHECKS, *streams.CHECKS, *answers.CHECKS)
+CHECKS = (*sending.CHECKS, *instrument.CHECKS, *calibration.CHECKS, *streams.CHECKS, *answers.CHECKS)
 
 
 def judge_trust(summary: Summary) -> dict[str, Any]:
