@@ -81,15 +81,13 @@ def calibrate(
     if asked is False:
         return Calibrated(source="none", errors={}, note="instrument.calibrate: false")
     if shape is None:
-        return Calibrated(
-            source="none", errors={}, note="nothing was streamed: there are no arrivals to stamp"
-        )
-    if asked != True and (cached := load_calibration(shape)) is not None:  # noqa: E712 - it may be a text
+        return Calibrated(source="none", errors={}, note="nothing was streamed")
+    if asked == "auto" and (cached := load_calibration(shape)) is not None:
         errors, found, age_s, note = cached
         return Calibrated(source="cache", errors=errors, age_s=age_s, shape=found, note=note)
     if asked == "auto" and window_s < LONG_RUN_S:
-        note = f"a run of less than {LONG_RUN_S:g} s is not calibrated unasked (instrument.calibrate: true)"
-        return Calibrated(source="none", errors={}, note=note)
+        why = f"a run of less than {LONG_RUN_S:g} s is not calibrated unasked (instrument.calibrate: true)"
+        return Calibrated(source="none", errors={}, note=why)
     tell(f"calibrating the instrument at this load: about {ABOUT_S:.0f} s")
     try:
         measured = measure_error(shape, run)
@@ -115,8 +113,8 @@ def measure_error(shape: Shape, run: Run) -> Calibrated:
         if result.summary["run"]["interrupted"]:
             raise KeyboardInterrupt
         if len(pairs) < FEWEST:
-            note = f"only {len(pairs)} requests of the calibration succeeded"
-            return Calibrated(source="none", errors={}, note=note)
+            few = f"only {len(pairs)} requests of the calibration succeeded"
+            return Calibrated(source="none", errors={}, note=few)
         note = _carried_note(replay, shape, result.summary)
         return Calibrated(source="this run", errors=error_bounds(pairs), age_s=0.0, shape=shape, note=note)
     finally:

@@ -82,7 +82,7 @@ def _power_of_two(value: float) -> float:
 
 
 def shape_of(columns: RequestColumns, summary: Mapping[str, Any]) -> Shape | None:
-    """The shape of a run that has ended; None where nothing was streamed, so that there is nothing to stamp."""
+    """The shape of a run that has ended; None where nothing was streamed."""
     instrument, metrics = summary["instrument"], summary["metrics"]
     streamed = columns.num_events > 1
     ttft, gap = metrics["ttft"]["p50"], metrics["chunk_gap"]["p50"]

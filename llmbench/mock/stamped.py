@@ -1,8 +1,8 @@
 """When a request reached this machine, by the kernel's clock: a busy server reads late, and its log would say
 that the request came late, which looks like an error of the client's.
 
-Linux only, over plain TCP. The kernel hands out its stamps with `recvmsg(2)` (SO_TIMESTAMPNS, socket(7)), which
-asyncio's transports do not call: reading is taken from them, writing stays theirs.
+Linux only, over plain TCP. The kernel hands out its stamps with `recvmsg(2)` (SO_TIMESTAMPNS, socket(7)),
+which asyncio's transports do not call: reading is taken from them, writing stays theirs.
 """
 
 from __future__ import annotations

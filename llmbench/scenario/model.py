@@ -312,8 +312,8 @@ class Instrument(Frozen):
     calibrate: AutoFlag = Field(
         "auto",
         description=(
-            "Find out the instrument's error at this load, against a target whose true times are known. auto: "
-            "from the cache, else after a run of 30 s or more; true: after every run."
+            "Find out the instrument's error at this load, against a target whose true times are known. "
+            "auto: from the cache, else after a run of 30 s or more; true: after every run."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Whether the instrument is exact enough for what it reports: its calibrated error against the figure itself."""
+"""Whether the instrument is exact enough for what it reports: its calibrated error beside the figure."""
 
 from __future__ import annotations
 
