@@ -54,6 +54,9 @@ class MockServer:
         self._listener = await loop.create_server(
             lambda: Connection(service, stamped), options.host, options.port, ssl=tls, backlog=_BACKLOG
         )
+        if stamped is not None:
+            for one in self._listener.sockets:
+                stamped.ask(one.fileno())
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url = f"{'https' if tls else 'http'}://{host}:{self.port}"
 

@@ -40,12 +40,17 @@ class StampedReads:
         self._open: dict[int, tuple[socket.socket, asyncio.Transport, Reader]] = {}
         self._loop.add_reader(self._epoll.fileno(), self._on_ready)
 
+    def ask(self, listening: int) -> None:
+        """Has the kernel stamp what arrives at the connections to come of a listening socket's descriptor:
+        a request may be there before its connection is accepted.
+        """
+        with socket.socket(fileno=os.dup(listening)) as sock, contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
     def take(self, transport: asyncio.Transport, reader: Reader) -> int:
         """Reads this connection from now on; the number by which `leave` knows it."""
         sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         sock.setblocking(False)
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         fd = sock.fileno()
         self._open[fd] = (sock, transport, reader)
         self._loop.call_soon(self._begin, fd)

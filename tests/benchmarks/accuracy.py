@@ -65,13 +65,13 @@ def ground_truth(server: Path, log: Path, *, pin: bool = False) -> Iterator[None
 
 
 def reported_by(
-    folder: Path, streams: int, timestamps: str, *, calibrate: bool = False, pin: bool = False
+    folder: Path, streams: int, timestamps: str, *, rounds: int, calibrate: bool = False, pin: bool = False
 ) -> dict[str, Any]:
-    """summary.json of a run against it."""
+    """summary.json of a run against it; every stream is used for so many answers, one after the other."""
     scenario = folder / "accuracy.yaml"
     settings = {
         "streams": streams,
-        "requests": max(4 * streams, min(512, 100 * streams // 4)),
+        "requests": rounds * streams,
         "timestamps": timestamps,
         "calibrate": str(calibrate).lower(),
     }
@@ -87,7 +87,7 @@ def measure(server: Path, streams: int, timestamps: str, folder: Path) -> list[s
     """One run; its lines of the table."""
     log = folder / "truth"
     with ground_truth(server, log, pin=True):
-        summary = reported_by(folder, streams, timestamps, pin=True)
+        summary = reported_by(folder, streams, timestamps, rounds=max(4, min(25, 512 // streams)), pin=True)
     reported, true = summary["metrics"], truth_of(log)
     lines = []
     for name, samples in true.items():
