@@ -138,7 +138,7 @@ def _calibrated(result: RunResult, scenario: Scenario, prepared: _Prepared) -> R
         prepared.begun.shape,
         lambda replay, out: run_scenario(replay, out=out),
         asked=scenario.instrument.calibrate,
-        window_s=result.summary["window"]["duration_s"],
+        summary=result.summary,
         tell=_teller(prepared.observer),
     ).instrument()
     folder, summary = prepared.folder, with_calibration(result.summary, known)

@@ -9,6 +9,7 @@ The null target is the bundled mock, a process of its own. Nothing here sends to
 
     shape        what of a load makes an instrument late, and how to replay it
     error        from pairs of reported and true times to bounds
+    known        what was found
     null_target  the mock as a process, and its log
     cache        what is known already of this machine
     of_run       the flow, for a run that has ended

@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from llmbench import __version__
+from llmbench.calibration.known import Known
 from llmbench.calibration.shape import Shape
 from llmbench.environment import describe_host
 from llmbench.report.folder import write_json
@@ -41,38 +42,39 @@ def cache_key(shape: Shape, host: Mapping[str, Any], version: str = __version__)
     return hashlib.sha256(orjson.dumps(known, option=orjson.OPT_SORT_KEYS)).hexdigest()[:24]
 
 
-def load_calibration(
-    shape: Shape, folder: Path | None = None
-) -> tuple[dict[str, float | None], Shape, float, str | None] | None:
-    """Errors, the shape they were found at, their age in seconds, a note; None where nothing fits."""
+def load_calibration(shape: Shape, folder: Path | None = None) -> tuple[Known, float] | None:
+    """What is known of this shape, and since how many seconds; None where nothing fits."""
     path = _path(shape, folder)
     if path is None:
         return None
     try:
         stored = orjson.loads(path.read_bytes())
-        found = Shape.from_json(stored["shape"])
-        errors = {str(name): _number(value) for name, value in stored["errors"].items()}
-        age_s = time.time() - float(stored["made"])
         note = stored["note"]
+        known = Known(
+            errors={str(name): _number(value) for name, value in stored["errors"].items()},
+            shape=Shape.from_json(stored["shape"]),
+            lag_s=_number(stored["lag_s"]),
+            note=note if isinstance(note, str) else None,
+        )
+        age_s = time.time() - float(stored["made"])
+        is_ours = stored["schema"] == SCHEMA
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    fits = stored.get("schema") == SCHEMA and 0 <= age_s <= MAX_AGE_S and found.covers(shape)
-    return (errors, found, age_s, note if isinstance(note, str) else None) if fits else None
+    return (known, age_s) if is_ours and 0 <= age_s <= MAX_AGE_S and known.shape.covers(shape) else None
 
 
-def store_calibration(
-    shape: Shape, errors: Mapping[str, float | None], note: str | None, folder: Path | None = None
-) -> bool:
+def store_calibration(known: Known, folder: Path | None = None) -> bool:
     """Keeps a calibration; whether it could."""
-    path = _path(shape, folder)
+    path = _path(known.shape, folder)
     if path is None:
         return False
     document = {
         "schema": SCHEMA,
         "made": time.time(),
-        "shape": shape.to_json(),
-        "errors": dict(errors),
-        "note": note,
+        "shape": known.shape.to_json(),
+        "errors": dict(known.errors),
+        "lag_s": known.lag_s,
+        "note": known.note,
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from llmbench.calibration.cache import load_calibration, store_calibration
-from llmbench.calibration.error import error_bounds
+from llmbench.calibration.error import error_bounds, lag_of, widened
+from llmbench.calibration.known import Known
 from llmbench.calibration.null_target import null_target, pairs_of, read_truth
 from llmbench.calibration.shape import MEASURED_S, WARMUP_S, Replay, Shape, replay_of
-from llmbench.errors import LlmbenchError
+from llmbench.errors import CannotMeasure, LlmbenchError
 from llmbench.parquet import read_requests
 from llmbench.scenario.load import parse_scenario
 from llmbench.scenario.model import Scenario
@@ -43,26 +44,25 @@ Run = Callable[[Scenario, Path], _Result]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """What is known of the instrument's error. `errors` holds seconds by statistic, empty where unknown.
-
-    source   cache, this run, or none
-    """
+    """What is known of a run's error. `source`: cache, this run, or none, which `note` then explains."""
 
     source: str
-    errors: Mapping[str, float | None]
+    errors: Mapping[str, float | None] = field(default_factory=dict)
+    known: Known | None = None
     age_s: float | None = None
-    shape: Shape | None = None
     note: str | None = None
 
     def instrument(self) -> dict[str, Any]:
         """As it stands in summary.json under `instrument`."""
+        known = self.known
         return {
             "calibrated_error": {"ttft_p99_s": None, "itl_p99_s": None, **self.errors},
             "calibration": {
                 "source": self.source,
                 "age_s": self.age_s,
-                "shape": None if self.shape is None else self.shape.to_json(),
-                "note": self.note,
+                "lag_p99_s": None if known is None else known.lag_s,
+                "shape": None if known is None else known.shape.to_json(),
+                "note": self.note if known is None else known.note,
             },
         }
 
@@ -72,36 +72,40 @@ def calibrate(
     run: Run,
     *,
     asked: str | bool,
-    window_s: float,
+    summary: Mapping[str, Any],
     tell: Callable[[str], None] = lambda _: None,
 ) -> Calibrated:
-    """The error of a run of this shape. `asked` is the scenario's `instrument.calibrate`, `window_s` how long
-    the run measured. Never raises for what may go wrong with a calibration.
+    """The error of a run of this shape and with this summary. `asked` is the scenario's
+    `instrument.calibrate`. Never raises for what may go wrong with a calibration.
     """
     if asked is False:
-        return Calibrated(source="none", errors={}, note="instrument.calibrate: false")
+        return Calibrated(source="none", note="instrument.calibrate: false")
     if shape is None:
-        return Calibrated(source="none", errors={}, note="nothing was streamed")
+        return Calibrated(source="none", note="nothing was streamed")
     if asked == "auto" and (cached := load_calibration(shape)) is not None:
-        errors, found, age_s, note = cached
-        return Calibrated(source="cache", errors=errors, age_s=age_s, shape=found, note=note)
-    if asked == "auto" and window_s < LONG_RUN_S:
+        return _of_this_run(cached[0], summary, "cache", cached[1])
+    if asked == "auto" and summary["window"]["duration_s"] < LONG_RUN_S:
         why = f"a run of less than {LONG_RUN_S:g} s is not calibrated unasked (instrument.calibrate: true)"
-        return Calibrated(source="none", errors={}, note=why)
+        return Calibrated(source="none", note=why)
     tell(f"calibrating the instrument at this load: about {ABOUT_S:.0f} s")
     try:
-        measured = measure_error(shape, run)
+        known = measure_error(shape, run)
     except (LlmbenchError, OSError) as error:
-        return Calibrated(source="none", errors={}, note=f"could not be calibrated: {_first_line(error)}")
+        return Calibrated(source="none", note=f"could not be calibrated: {_first_line(error)}")
     except KeyboardInterrupt:
-        return Calibrated(source="none", errors={}, note="the calibration was interrupted")
-    if measured.source != "none":
-        store_calibration(shape, measured.errors, measured.note)
-    return measured
+        return Calibrated(source="none", note="the calibration was interrupted")
+    store_calibration(known)
+    return _of_this_run(known, summary, "this run", 0.0)
 
 
-def measure_error(shape: Shape, run: Run) -> Calibrated:
-    """Replays the shape against the null target and compares. Raises as `run` does."""
+def _of_this_run(known: Known, summary: Mapping[str, Any], source: str, age_s: float) -> Calibrated:
+    """What is known of the load, for a run that may have been later than its calibration."""
+    errors = widened(known.errors, summary["instrument"], known.lag_s)
+    return Calibrated(source=source, errors=errors, known=known, age_s=age_s)
+
+
+def measure_error(shape: Shape, run: Run) -> Known:
+    """Replays the shape against the null target and compares. Raises as `run` does, and CannotMeasure."""
     replay = replay_of(shape)
     scratch = Path(tempfile.mkdtemp(prefix="llmbench-calibration-"))
     try:
@@ -113,10 +117,13 @@ def measure_error(shape: Shape, run: Run) -> Calibrated:
         if result.summary["run"]["interrupted"]:
             raise KeyboardInterrupt
         if len(pairs) < FEWEST:
-            few = f"only {len(pairs)} requests of the calibration succeeded"
-            return Calibrated(source="none", errors={}, note=few)
-        note = _carried_note(replay, shape, result.summary)
-        return Calibrated(source="this run", errors=error_bounds(pairs), age_s=0.0, shape=shape, note=note)
+            raise CannotMeasure(f"only {len(pairs)} of its requests succeeded")
+        return Known(
+            errors=error_bounds(pairs),
+            shape=shape,
+            lag_s=lag_of(result.summary["instrument"]),
+            note=_carried_note(replay, shape, result.summary),
+        )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -124,11 +131,7 @@ def measure_error(shape: Shape, run: Run) -> Calibrated:
 def _carried_note(replay: Replay, shape: Shape, summary: Mapping[str, Any]) -> str | None:
     """What is to be known where the null target carried less than the run's load."""
     done = (summary["throughput"]["output_tokens_per_s"] or 0.0) / replay.tokens_per_event
-    if replay.share >= 1.0 and done >= _CARRIED * shape.events_per_s:
-        return None
-    if replay.share >= 1.0 and done >= _CARRIED * replay.streams * replay.num_events / (
-        replay.ttft_s + (replay.num_events - 1) * replay.gap_s
-    ):
+    if replay.share >= 1.0 and done >= _CARRIED * min(shape.events_per_s, replay.events_per_s):
         return None
     return (
         f"calibrated at {done:,.0f} of {shape.events_per_s:,.0f} events a second and {replay.streams} of "

@@ -130,6 +130,11 @@ class Replay:
     tokens_per_event: int
     share: float
 
+    @property
+    def events_per_s(self) -> float:
+        """What a target that is in time sends."""
+        return self.streams * self.num_events / (self.ttft_s + (self.num_events - 1) * self.gap_s)
+
     def mock_flags(self) -> list[str]:
         """The null target's command line."""
         flags = {

@@ -384,7 +384,13 @@ def _instrument(summary: Mapping[str, Any], context: RunContext, stamps: Mapping
         "cpu_share": None,
         "workers": None,
         "calibrated_error": {"ttft_p99_s": None, "itl_p99_s": None},
-        "calibration": {"source": "none", "age_s": None, "shape": None, "note": None},
+        "calibration": {
+            "source": "none",
+            "age_s": None,
+            "lag_p99_s": None,
+            "shape": None,
+            "note": None,
+        },
     }
     return facts | dict(context.instrument)
 

@@ -45,9 +45,9 @@ def most_events() -> Ceiling:
 
 
 def most_streams(until_s: float) -> Ceiling:
-    """Streams of a token every 100 ms, the second answer on each, doubled while TTFT p99 is right to 2 ms and there is time.
+    """Streams of a token every 100 ms, doubled while TTFT p99 is right to 2 ms and there is time.
 
-    `until_s` is an instant of the monotonic clock.
+    Measured is the second answer on each. `until_s` is an instant of the monotonic clock.
     """
     streams, good, note = _FIRST_STREAMS, 0, "TTFT p99 right to 2 ms; more were not tried"
     longest_s = 0.0
