@@ -8,12 +8,15 @@ server whose times are spread otherwise than the null target's. Three things fol
    same each time, and by less where T is spread. So both are taken, the difference of the two percentiles as
    found and the percentile of D, and the larger one counts.
 2. Errors come in bouts (a busy core, a pause), so requests are no independent draws. They are cut into blocks
-   in order of time, each of which gives a figure of its own, and the spread between blocks is what one more
-   stretch of the same length would show: mean + t · s · sqrt(1 + 1/B) is the upper 97.5 % prediction limit
-   for one more block (G. J. Hahn, "Factors for calculating two-sided prediction intervals for samples from a
-   normal distribution", JASA 64, 1969). A block is shorter than a run, so its percentiles vary more.
-3. That limit knows nothing of heavier tails, so it is never below the error of all blocks taken together.
-
+   in order of time, and blocks are drawn with replacement (H. R. Künsch, "The jackknife and the bootstrap for
+   general stationary observations", Annals of Statistics 17, 1989): the 97.5 % quantile of the statistic's
+   error is what another stretch of this length would stay below. Few blocks show too little spread; Student's
+   t in place of the normal quantile, and sqrt(1 + 1/B) for a new draw, make up for that.
+3. No draw exceeds what was seen, and the 99th percentile of a few hundred errors may. The largest of n is a
+   97.5 % limit of a percentile where p^n <= 0.025: 368 for p99, and twice that since the run's percentile is
+   a draw too. Where there are fewer, the largest is extended to so many along an exponential tail; its scale
+   is the mean excess over the 90th percentile, at its upper limit. No limit is below the error of all blocks
+   taken together.
 4. A run may be later than its calibration was: another program had the core. It knows its own lags, and where
    their p99 is above that of the calibration, the difference is added to what it bears on (`widened`).
 
@@ -23,6 +26,7 @@ alike; the TTFT is between two, and waking a server takes some time from the cli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,20 +39,19 @@ Floats = NDArray[np.float64]
 
 FLOOR_NS: Final = {"ttft": 200_000.0, "itl": 20_000.0, "tpot": 20_000.0}
 SHARED_SHARE: Final = 0.002  # of events read with later ones; below it no p99 of a run is moved
-MOST_BLOCKS: Final = 8
+MOST_BLOCKS: Final = 16
 FEWEST_IN_A_BLOCK: Final = 4
-# Student's t, 97.5 %, by degrees of freedom 1 to 7.
-_T975: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365)
-_DOUBT: Final = 2.0  # with too few requests for two blocks there is no spread to go by
-
-STATISTICS: Final = (
-    ("ttft_p50_s", "ttft", 50.0),
-    ("ttft_p99_s", "ttft", 99.0),
-    ("itl_p50_s", "itl", 50.0),
-    ("itl_p99_s", "itl", 99.0),
-    ("tpot_p50_s", "tpot", 50.0),
-    ("tpot_p99_s", "tpot", 99.0),
+PERCENTS: Final = (50.0, 99.0)
+_NUM_DRAWS: Final = 100
+_CONFIDENCE: Final = 97.5
+_TAIL: Final = 90.0
+_Z975: Final = 1.959964
+# Student's t, 97.5 %, by degrees of freedom from 1.
+_T975: Final = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145),
+    2.131,
 )
+_DOUBT: Final = 2.0  # with too few requests for two blocks there is no spread to go by
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class _Both:
+class Both:
     """Reported and true values of one metric, in the same order."""
 
     reported: Floats
@@ -78,9 +81,12 @@ def error_bounds(pairs: Sequence[Pair]) -> dict[str, float | None]:
     )
     blocks = _blocks(usable)
     found: dict[str, float | None] = {}
-    for name, metric, percent in STATISTICS:
-        cut = [both for block in blocks if len((both := _VALUES[metric](block)).true)]
-        found[name] = max(FLOOR_NS[metric], _bound(cut, percent)) / 1e9 if cut else None
+    for metric, values in _VALUES.items():
+        cut = [both for block in blocks if len((both := values(block)).true)]
+        bounds = _bounds(cut) if cut else [None] * len(PERCENTS)
+        for percent, bound in zip(PERCENTS, bounds, strict=True):
+            known = None if bound is None else max(FLOOR_NS[metric], bound) / 1e9
+            found[f"{metric}_p{percent:.0f}_s"] = known
     return found
 
 
@@ -93,25 +99,46 @@ def _blocks(pairs: Sequence[Pair]) -> list[Sequence[Pair]]:
     return [pairs[start:end] for start, end in pairwise(edges)]
 
 
-def _bound(blocks: Sequence[_Both], percent: float) -> float:
-    """The upper prediction limit for one more block, in ns."""
-    whole = _Both(
+def _bounds(blocks: Sequence[Both]) -> list[float]:
+    """For each of PERCENTS what another stretch would stay below, in ns."""
+    whole, num = _joined(blocks), len(blocks)
+    together = np.maximum(statistic_errors(whole), _tails(np.abs(whole.reported - whole.true))).tolist()
+    if num < 2:
+        return [_DOUBT * error for error in together]
+    chance = np.random.default_rng(0)
+    drawn = np.array(
+        [
+            statistic_errors(_joined([blocks[one] for one in chance.integers(num, size=num)]))
+            for _ in range(_NUM_DRAWS)
+        ]
+    )
+    few = _T975[num - 2] / _Z975 * np.sqrt(1 + 1 / num)
+    limits = few * np.percentile(drawn, _CONFIDENCE, axis=0)
+    return [max(float(limit), error) for limit, error in zip(limits, together, strict=True)]
+
+
+def _tails(errors: Floats) -> list[float]:
+    """For each of PERCENTS how large an error must be reckoned with, where there are few; else 0."""
+    threshold = np.percentile(errors, _TAIL)
+    excesses = errors[errors >= threshold] - threshold
+    scale = float(excesses.mean()) * (1 + _Z975 / math.sqrt(len(excesses)))
+    needed = [2 * math.log(1 - _CONFIDENCE / 100) / math.log(percent / 100) for percent in PERCENTS]
+    largest = float(errors.max())
+    return [largest + scale * math.log(most / len(errors)) if len(errors) < most else 0.0 for most in needed]
+
+
+def _joined(blocks: Sequence[Both]) -> Both:
+    return Both(
         np.concatenate([block.reported for block in blocks]), np.concatenate([block.true for block in blocks])
     )
-    found = np.array([statistic_error(block.reported, block.true, percent) for block in blocks])
-    together = statistic_error(whole.reported, whole.true, percent)
-    if len(found) < 2:
-        return _DOUBT * together
-    t = _T975[len(found) - 2]
-    limit = float(found.mean() + t * found.std(ddof=1) * np.sqrt(1 + 1 / len(found)))
-    return max(together, limit)
 
 
-def statistic_error(reported: Floats, true: Floats, percent: float) -> float:
-    """How far a percentile is moved by these errors: as found, or were all true values the same."""
-    direct = np.percentile(reported, percent) - np.percentile(true, percent)
-    alone = np.percentile(reported - true, percent)
-    return float(max(abs(direct), abs(alone)))
+def statistic_errors(both: Both) -> list[float]:
+    """How far each of PERCENTS is moved by these errors: as found, or were all true values the same."""
+    reported, true, alone = (
+        np.percentile(values, PERCENTS) for values in (both.reported, both.true, both.reported - both.true)
+    )
+    return [float(value) for value in np.maximum(np.abs(reported - true), np.abs(alone))]
 
 
 def lag_of(instrument: Mapping[str, Any]) -> float | None:
@@ -141,15 +168,15 @@ def widened(
 # ---- the metrics, from the instants of both ends
 
 
-def _ttft(pairs: Sequence[Pair]) -> _Both:
+def _ttft(pairs: Sequence[Pair]) -> Both:
     return _each(pairs, lambda instants, _: [instants[1] - instants[0]])
 
 
-def _itl(pairs: Sequence[Pair]) -> _Both:
+def _itl(pairs: Sequence[Pair]) -> Both:
     return _each(pairs, lambda instants, tokens: np.diff(instants[1:]) / tokens)
 
 
-def _tpot(pairs: Sequence[Pair]) -> _Both:
+def _tpot(pairs: Sequence[Pair]) -> Both:
     def of(instants: Floats, tokens: int) -> Sequence[float]:
         num_gaps = (len(instants) - 1) * tokens - 1
         return [(instants[-1] - instants[1]) / num_gaps] if num_gaps > 0 else []
@@ -157,7 +184,7 @@ def _tpot(pairs: Sequence[Pair]) -> _Both:
     return _each(pairs, of)
 
 
-def _each(pairs: Sequence[Pair], of: Callable[[Floats, int], Floats | Sequence[float]]) -> _Both:
+def _each(pairs: Sequence[Pair], of: Callable[[Floats, int], Floats | Sequence[float]]) -> Both:
     """One metric of every request, from its reported and from its true instants."""
     ends = []
     for name in ("reported", "true"):
@@ -167,7 +194,7 @@ def _each(pairs: Sequence[Pair], of: Callable[[Floats, int], Floats | Sequence[f
             relative = np.array([instant - instants[0] for instant in instants], dtype=np.float64)
             values.append(np.asarray(of(relative, pair.tokens_per_event), dtype=np.float64))
         ends.append(np.concatenate(values) if values else np.empty(0))
-    return _Both(*ends)
+    return Both(*ends)
 
 
-_VALUES: Final[dict[str, Callable[[Sequence[Pair]], _Both]]] = {"ttft": _ttft, "itl": _itl, "tpot": _tpot}
+_VALUES: Final[dict[str, Callable[[Sequence[Pair]], Both]]] = {"ttft": _ttft, "itl": _itl, "tpot": _tpot}

@@ -172,7 +172,6 @@ def _framing() -> list[Stream]:
 
 
 def _payload() -> list[Stream]:
-    call = {"index": 0, "id": "t1", "function": {"name": "look", "arguments": "{}"}}
     cumulative = [
         _event({**_delta(content=word), "usage": _usage(number)["usage"]})
         for number, word in enumerate(_WORDS, start=1)
@@ -216,6 +215,12 @@ def _payload() -> list[Stream]:
             expect={**FINE, "output_tokens": 12},
             num_events=4,
         ),
+    ]
+
+
+def _channels() -> list[Stream]:
+    call = {"index": 0, "id": "t1", "function": {"name": "look", "arguments": "{}"}}
+    return [
         Stream(
             name="reasoning, then text",
             steps=_whole(
@@ -263,6 +268,11 @@ def _payload() -> list[Stream]:
             num_events=1,
         ),
         _fine("error: null", _whole(b"".join([*_words(), *END]).replace(b'{"id"', b'{"error": null, "id"'))),
+    ]
+
+
+def _lengths() -> list[Stream]:
+    return [
         Stream(
             name="one token",
             steps=_whole(b"".join([_event(_delta(content="Hi")), STOP, _event(_usage(1)), DONE])),
@@ -409,4 +419,12 @@ def _completions() -> list[Stream]:
     ]
 
 
-STREAMS: Final = (*_framing(), *_payload(), *_failures(), *_http(), *_completions())
+STREAMS: Final = (
+    *_framing(),
+    *_payload(),
+    *_channels(),
+    *_lengths(),
+    *_failures(),
+    *_http(),
+    *_completions(),
+)
