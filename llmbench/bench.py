@@ -1,7 +1,7 @@
 """The page: one scenario, from what the file says to a finished run folder.
 
     read the files ─▶ plan ─▶ make the folder ─▶ start or find the target ─▶ learn how it counts
-         ─▶ run: send, stamp, journal ─▶ columns ─▶ summary, verdict, gate ─▶ exit code
+         ─▶ run: send, stamp, journal ─▶ columns ─▶ summary, verdict, gate ─▶ calibrate ─▶ exit code
 
 Everything that can fail fails before the first request, except the target itself.
 """
@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from llmbench.calibration import calibrate
+from llmbench.calibration.shape import Shape, shape_of
 from llmbench.environment import usable_cores
 from llmbench.errors import CannotMeasure, Interrupted
 from llmbench.load.plan import Plan
@@ -26,13 +28,14 @@ from llmbench.preflight import prepare
 from llmbench.replay.engine_process import EngineProcess, running_engine
 from llmbench.replay.facts import SessionFacts
 from llmbench.replay.identity import RunIdentity
-from llmbench.replay.interrupts import Interrupts
+from llmbench.replay.interrupts import EXIT_INTERRUPTED, Interrupts
 from llmbench.replay.live import RunObserver
 from llmbench.replay.reach import Reached, reach
 from llmbench.replay.session import Session
 from llmbench.report.folder import RunFolder, create
-from llmbench.report.rebuild import read_journals, write_results
+from llmbench.report.rebuild import read_journals, write_results, write_summary
 from llmbench.report.run_document import measurement, plan_text, run_document
+from llmbench.report.summary import with_calibration
 from llmbench.scenario.model import Scenario
 from llmbench.slo import exit_code
 from llmbench.workload.data import WorkloadData
@@ -75,6 +78,7 @@ class _Begun:
     observer: RunObserver | None
     folder: RunFolder | None = None
     facts: SessionFacts = field(default_factory=SessionFacts)
+    shape: Shape | None = None
 
     def ended(self, how: str) -> str:
         """Removes an unused folder; what became of the run, in one line."""
@@ -124,9 +128,32 @@ def run_scenario(
                 interrupts=interrupts,
                 begun=begun,
             )
-            return _run(scenario, prepared)
+            result = _run(scenario, prepared)
         except KeyboardInterrupt:
             raise Interrupted(begun.ended("interrupted")) from None
+    return _calibrated(result, scenario, prepared)
+
+
+def _calibrated(result: RunResult, scenario: Scenario, prepared: _Prepared) -> RunResult:
+    """The run with its instrument's error beside the numbers; as it is where nobody would read it."""
+    if result.exit_code == EXIT_INTERRUPTED or result.summary["verdict"]["status"] == "INVALID":
+        return result
+    known = calibrate(
+        prepared.begun.shape,
+        lambda replay, out: run_scenario(replay, out=out),
+        asked=scenario.instrument.calibrate,
+        summary=result.summary,
+        tell=_teller(prepared.observer),
+    ).instrument()
+    folder, summary = prepared.folder, with_calibration(result.summary, known)
+    try:
+        run = folder.read_run()
+        context = {**run["measurement"], "instrument": {**run["measurement"]["instrument"], **known}}
+        folder.write_run({**run, "measurement": context})
+        write_summary(folder, summary)
+    except OSError as error:
+        raise _no_room(folder, "the calibration", error) from error
+    return RunResult(folder=result.folder, summary=summary, exit_code=result.exit_code)
 
 
 def _run(scenario: Scenario, prepared: _Prepared) -> RunResult:
@@ -203,7 +230,7 @@ def _workers(scenario: Scenario, plan: Plan, source: RequestSource, *, is_local:
     looked_at = range(0, num_planned, max(1, num_planned // NUM_LOOKED_AT))
     demand = demand_of(
         plan,
-        [source.spec(index).output_tokens_asked for index in looked_at],
+        [source.outline(index).output_tokens_asked for index in looked_at],
         max_in_flight=scenario.load.max_in_flight,
         is_streamed=scenario.target.stream,
     )
@@ -245,6 +272,7 @@ def _conclude(run: RunIdentity, facts: SessionFacts, prepared: _Prepared, died: 
     try:
         folder.write_run(run_document(run, context, ended=datetime.now(UTC), prompt_set_hash=prompts))
         summary = write_results(folder, columns, context, facts.samples)
+        prepared.begun.shape = shape_of(columns, summary)
     except OSError as error:
         raise _no_room(folder, "the results", error) from error
     if died is not None:

@@ -31,9 +31,9 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"authenticity", "steady", "omission", "censored"}),
     frozenset({"trust"}),
     frozenset({"report", "preflight"}),
-    frozenset({"definitions"}),
+    frozenset({"definitions", "calibration"}),
     frozenset({"bench", "measurement"}),
-    frozenset({"pytest_plugin"}),
+    frozenset({"pytest_plugin", "selftest"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 from llmbench.mock.clock import Clock
 from llmbench.mock.http1 import BadRequest, Request, RequestParser
 from llmbench.mock.script import Action, Step
+from llmbench.mock.stamped import StampedReads
 from llmbench.mock.truth import Lateness, Served
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -39,8 +40,10 @@ class Connection(asyncio.Protocol):
     the end of the loop's turn, and the log of send times would then be early.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, stamped: StampedReads | None = None) -> None:
         self._service = service
+        self._stamped = stamped
+        self._stamped_fd = -1
         self._parser = RequestParser()
         self._transport = cast(asyncio.Transport, None)
         self._fd = -1
@@ -57,11 +60,15 @@ class Connection(asyncio.Protocol):
         self._service.connections.add(self)
         if transport.get_extra_info("ssl_object") is None:
             self._fd = transport.get_extra_info("socket").fileno()
+            if self._stamped is not None:
+                self._stamped_fd = self._stamped.take(self._transport, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client has left, or the connection was closed here."""
         self._fd = -1
         self.lost = True
+        if self._stamped is not None and self._stamped_fd >= 0:
+            self._stamped.leave(self._stamped_fd)
         self._service.connections.discard(self)
         if self.delivery is not None:
             self.delivery.abandon()
@@ -78,7 +85,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes from the client."""
-        arrival_ns = monotonic_ns()
+        self.arrived(data, monotonic_ns())
+
+    def arrived(self, data: bytes, arrival_ns: int) -> None:
+        """Bytes from the client, and when they came."""
         self._parser.feed(data)
         self._take_requests(arrival_ns)
 

@@ -314,6 +314,13 @@ class MockOptions(Behaviour):
         "write one JSON line a request, and a summary",
         group=_TRUTH,
     )
+    arrivals: str = _flag(
+        "loop",
+        values.one_of("loop", "kernel"),
+        "WHO",
+        "who says in the log when a request arrived: the server's loop, or the kernel (plain TCP on Linux)",
+        group=_TRUTH,
+    )
     log_limit: int = _flag(
         20_000, values.whole(0, 10_000_000), "N", "newest requests kept for GET /log", group=_TRUTH
     )

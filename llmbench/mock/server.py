@@ -16,6 +16,7 @@ from llmbench.mock.clock import Clock
 from llmbench.mock.connection import Connection
 from llmbench.mock.options import MockOptions
 from llmbench.mock.service import MockService
+from llmbench.mock.stamped import StampedReads, can_stamp
 from llmbench.mock.truth import TruthLog
 
 _BACKLOG = 4096
@@ -31,6 +32,7 @@ class MockServer:
         self._clock: Clock | None = None
         self._service: MockService | None = None
         self._log: TruthLog | None = None
+        self._stamped: StampedReads | None = None
 
     async def start(self) -> None:
         """Listen; afterwards `url` and `port` are known. Raises OSError where the address cannot be had."""
@@ -46,9 +48,15 @@ class MockServer:
             )
             self.url = "https://localhost" if tls else "http://localhost"
             return
+        if options.arrivals == "kernel" and tls is None and can_stamp():
+            self._stamped = StampedReads()
+        stamped = self._stamped
         self._listener = await loop.create_server(
-            lambda: Connection(service), options.host, options.port, ssl=tls, backlog=_BACKLOG
+            lambda: Connection(service, stamped), options.host, options.port, ssl=tls, backlog=_BACKLOG
         )
+        if stamped is not None:
+            for one in self._listener.sockets:
+                stamped.ask(one.fileno())
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.url = f"{'https' if tls else 'http'}://{host}:{self.port}"
 
@@ -85,6 +93,8 @@ class MockServer:
                 if not self._service.connections:
                     break
                 await asyncio.sleep(0)
+        if self._stamped is not None:
+            self._stamped.close()
         if self._clock is not None:
             self._clock.close()
         if self._log is not None:

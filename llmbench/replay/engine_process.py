@@ -123,11 +123,11 @@ def _spawn(arguments: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
         stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"},
         start_new_session=True,
-        preexec_fn=_die_with_parent() if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+        preexec_fn=die_with_parent() if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
     )
 
 
-def _die_with_parent() -> Callable[[], None]:
+def die_with_parent() -> Callable[[], None]:
     """What the child runs between fork and exec: ask the kernel for SIGKILL when the parent is gone."""
     libc = ctypes.CDLL(None)  # loaded before the fork; the child makes one system call only
     parent = os.getpid()

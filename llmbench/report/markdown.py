@@ -106,12 +106,32 @@ def _metrics(summary: Mapping[str, Any]) -> list[str]:
             between = ABSENT
         else:
             unit = unit_of(block["p95"] if block["p95"] is not None else block["p50"])
-            cells = [duration(block[stat], unit) for stat in _STATS]
+            cells = [duration(block[stat], unit) + _error(summary, name, stat, unit) for stat in _STATS]
             between = interval(block["ci95"]["p95"], unit) or ABSENT
         rows.append([label, *cells, between, f"{block['count']:,}"])
     if not rows:
         return []
-    return ["## Latencies", "", *_table(["", *_STATS, "95 % of p95", "n"], rows)]
+    return ["## Latencies", "", *_table(["", *_STATS, "95 % of p95", "n"], rows), *_calibration(summary)]
+
+
+def _error(summary: Mapping[str, Any], metric: str, stat: str, unit: str) -> str:
+    """± 0.2, the instrument's own error, where it is known and there is a figure."""
+    error = summary["instrument"]["calibrated_error"].get(f"{metric}_{stat}_s")
+    if error is None or summary["metrics"][metric][stat] is None:
+        return ""
+    return f" ± {duration(error, unit, with_unit=False)}"
+
+
+def _calibration(summary: Mapping[str, Any]) -> list[str]:
+    """What ± is, and where it is from; nothing where nothing was calibrated."""
+    known = summary["instrument"].get("calibration") or {}
+    if known.get("source") not in ("cache", "this run"):
+        return []
+    when = "after this run"
+    if known["source"] == "cache":
+        when = f"{known['age_s'] / 3600:.1f} hours before"
+    note = f" ({known['note']})" if known["note"] else ""
+    return [f"± is the instrument's own error at this load, calibrated {when}{note}.", ""]
 
 
 def _attempts(summary: Mapping[str, Any]) -> list[str]:

@@ -410,6 +410,13 @@ def _instrument(summary: Mapping[str, Any], requests: Requests, context: RunCont
         "workers_reason": None,
         "workers_at_most": None,
         "calibrated_error": {"ttft_p99_s": None, "itl_p99_s": None},
+        "calibration": {
+            "source": "none",
+            "age_s": None,
+            "lag_p99_s": None,
+            "shape": None,
+            "note": None,
+        },
     }
     return facts | dict(context.instrument) | {"per_worker": _per_worker(requests.columns, context)}
 
@@ -434,6 +441,12 @@ def _per_worker(columns: RequestColumns, context: RunContext) -> list[dict[str, 
             }
         )
     return parts
+
+
+def with_calibration(summary: Mapping[str, Any], calibration: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary with what has been found out of the instrument's error, and its verdict anew."""
+    known = {**summary, "instrument": {**summary["instrument"], **calibration}}
+    return known | {"verdict": judge_trust(known)}
 
 
 def _part(requests: Requests, rows: BoolRows, percentiles: Mapping[str, float]) -> dict[str, Any]:

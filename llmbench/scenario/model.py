@@ -313,6 +313,13 @@ class Instrument(Frozen):
         "auto",
         description="Who stamps arrivals: the kernel (plain TCP on Linux) or the event loop when it reads.",
     )
+    calibrate: AutoFlag = Field(
+        "auto",
+        description=(
+            "Find out the instrument's error at this load, against a target whose true times are known. "
+            "auto: from the cache, else after a run of 30 s or more; true: after every run."
+        ),
+    )
 
 
 class Scenario(Frozen):

@@ -9,6 +9,7 @@ is dropped is neither an error of the server nor late, and does not count again 
     sending     was what was asked for sent, and did it come to something
     instrument  were arrivals stamped when they came
     samples     was there enough to say what is said
+    calibration is the instrument exact enough for what it reports
     streams     are the streams streams
     answers     are the answers those asked for, their tokens counted
     steadiness  was it steady, did arrivals come as planned, what could a closed loop not see
@@ -18,10 +19,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmbench.trust import answers, instrument, samples, sending, steadiness, streams, workers
+from llmbench.trust import (
+    answers,
+    calibration,
+    instrument,
+    samples,
+    sending,
+    steadiness,
+    streams,
+    workers,
+)
 from llmbench.trust.reason import Summary
 
-KINDS = (workers, sending, samples, instrument, streams, answers, steadiness)
+KINDS = (workers, sending, samples, instrument, calibration, streams, answers, steadiness)
 CHECKS = tuple(check for kind in KINDS for check in kind.CHECKS)
 RULES = tuple(rule for kind in KINDS for rule in kind.RULES)
 

@@ -1,6 +1,6 @@
 """What `llmbench run` reports against what a ground-truth server wrote down, at several numbers of streams.
 
-    python -m tests.benchmarks.accuracy TRUTHSERVER.cpp [--streams 64 --streams 256] [--repeats 5]
+    python -m tests.benchmarks.accuracy TRUTHSERVER.cpp [--streams 64 …] [--repeats 5] [--timestamps kernel]
 
 TTFT 200 ms, a token every 10 ms, 100 tokens an answer, closed loop; client and server each on a core. The
 truth is the server's own log: arrival of the request in the kernel, and each event handed to `send(2)`.
@@ -16,6 +16,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ name: accuracy
 target: {{url: "http://127.0.0.1:{port}", model: truth, ignore_eos: false}}
 load: {{arrivals: closed, concurrency: {streams}, requests: {requests}}}
 workload: {{kind: inline, prompts: [Hello there.], output_tokens: 100}}
+instrument: {{timestamps: {timestamps}, calibrate: {calibrate}}}
 """
 
 
@@ -46,46 +49,75 @@ def truth_of(log: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     return {"ttft": np.array(ttft), "itl": np.concatenate(gaps)}
 
 
-def measure(server: Path, streams: int, folder: Path) -> list[str]:
-    """One run; its lines of the table."""
-    log = folder / "truth"
+@contextmanager
+def ground_truth(server: Path, log: Path, *, pin: bool = False) -> Iterator[None]:
+    """The server, until it is no longer needed; its log is whole then."""
     flags = ["--port", str(PORT), "--ttft-ms", "200", "--itl-ms", "10", "--usage", "--log", str(log)]
-    truth = subprocess.Popen(pinned(1, [str(server), *flags]), stderr=subprocess.PIPE, text=True)
+    command = [str(server), *flags]
+    truth = subprocess.Popen(pinned(1, command) if pin else command, stderr=subprocess.PIPE, text=True)
     assert truth.stderr is not None
     truth.stderr.readline()
+    try:
+        yield
+    finally:
+        truth.send_signal(signal.SIGTERM)
+        truth.communicate()
+
+
+def reported_by(
+    folder: Path, streams: int, timestamps: str, *, rounds: int, calibrate: bool = False, pin: bool = False
+) -> dict[str, Any]:
+    """summary.json of a run against it; every stream is used for so many answers, one after the other."""
     scenario = folder / "accuracy.yaml"
-    requests = max(4 * streams, 512)
-    scenario.write_text(SCENARIO.format(port=PORT, streams=streams, requests=requests), encoding="utf-8")
+    settings = {
+        "streams": streams,
+        "requests": rounds * streams,
+        "timestamps": timestamps,
+        "calibrate": str(calibrate).lower(),
+    }
+    scenario.write_text(SCENARIO.format(port=PORT, **settings), encoding="utf-8")
     command = [sys.executable, "-m", "llmbench", "run", str(scenario), "--out", str(folder)]
-    done = subprocess.run(
-        pinned(0, [*command, "--json", "--quiet"]), capture_output=True, text=True, check=False
-    )
-    truth.send_signal(signal.SIGTERM)
-    truth.communicate()
-    reported, true = json.loads(done.stdout)["metrics"], truth_of(log)
+    command += ["--json", "--quiet"]
+    done = subprocess.run(pinned(0, command) if pin else command, capture_output=True, text=True, check=False)
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def measure(server: Path, streams: int, timestamps: str, folder: Path) -> list[str]:
+    """One run; its lines of the table."""
+    log = folder / "truth"
+    with ground_truth(server, log, pin=True):
+        summary = reported_by(folder, streams, timestamps, rounds=max(4, min(25, 512 // streams)), pin=True)
+    reported, true = summary["metrics"], truth_of(log)
     lines = []
     for name, samples in true.items():
         cells = []
         for percent in (50, 99):
-            said, was = reported[name][f"p{percent}"] * 1e3, float(np.percentile(samples, percent))
-            cells.append(f"p{percent} {said:8.2f} true {was:8.2f} error {said - was:+6.2f}")
-        lines.append(f"{streams:5d} streams  {name:<5}{'   '.join(cells)}")
-    return lines
+            said, was = reported[name][f"p{percent}"], float(np.percentile(samples, percent))
+            cells.append(
+                f"p{percent} too few"
+                if said is None
+                else f"p{percent} {said * 1e3:8.2f} true {was:8.2f} error {said * 1e3 - was:+6.2f}"
+            )
+        lines.append(f"{timestamps:<7}{streams:5d} streams  {name:<5}{'   '.join(cells)}")
+    return [f"{summary['verdict']['status']}", *lines]
 
 
 def main() -> None:
-    """Runs every number of streams, several times."""
+    """Runs every number of streams with both kinds of stamps, several times."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("server", type=Path, help="C++ source of the ground-truth server")
     parser.add_argument("--streams", type=int, action="append")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--timestamps", choices=["kernel", "loop"], action="append")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         server = compiled(args.server, Path(scratch))
-        for streams in args.streams or [64, 256]:
-            for _ in range(args.repeats):
-                sys.stdout.write("\n".join(measure(server, streams, Path(scratch))) + "\n")
-                sys.stdout.flush()
+        for streams in args.streams or [1, 16, 64, 256, 1000]:
+            for timestamps in args.timestamps or ["kernel", "loop"]:
+                for _ in range(args.repeats):
+                    sys.stdout.write("\n".join(measure(server, streams, timestamps, Path(scratch))) + "\n")
+                    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -919,6 +919,13 @@ def test_one_late_send_of_a_few_does_not_condemn_a_run():
     assert "client_late" not in codes(summary_of(records, open_loop()))
 
 
+def test_a_lag_of_some_milliseconds_is_a_caveat_however_fast_the_target():
+    """6 ms in one send of a hundred once made a run INVALID whose TTFT was 22 ms."""
+    records = [ok_record(i, due_ns=0, sent=7 * MS, events=[29 * MS]) for i in range(200)]
+    verdict = summary_of(records, open_loop())["verdict"]
+    assert {reason["code"]: reason["severity"] for reason in verdict["reasons"]}["client_late"] == "SUSPECT"
+
+
 def test_a_lag_of_a_few_milliseconds_condemns_nothing_however_fast_the_target():
     records = [ok_record(i, due_ns=0, sent=4 * MS, events=[24 * MS]) for i in range(200)]
     assert "client_late" not in codes(summary_of(records, open_loop()))
