@@ -17,7 +17,7 @@ LAG_S = 0.001
 
 
 def run_of(streams, *, lag_s=LAG_S, slo=(), **more):
-    """A summary of streams, each a list of its events, (gap before it in ns, tokens); the first gap is TTFT."""
+    """A summary of streams, each a list of events: (gap before it in ns, tokens); the first gap is TTFT."""
     records = []
     for index, stream in enumerate(streams):
         sent = index * S
