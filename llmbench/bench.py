@@ -13,30 +13,34 @@ import secrets
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from llmbench.environment import usable_cores
 from llmbench.errors import CannotMeasure, Interrupted
 from llmbench.load.plan import Plan
+from llmbench.load.workers import Workers, choose_workers, demand_of
 from llmbench.preflight import prepare
 from llmbench.replay.engine_process import EngineProcess, running_engine
+from llmbench.replay.facts import SessionFacts
 from llmbench.replay.identity import RunIdentity
 from llmbench.replay.interrupts import Interrupts
 from llmbench.replay.live import RunObserver
 from llmbench.replay.reach import Reached, reach
-from llmbench.replay.session import Session, SessionFacts
+from llmbench.replay.session import Session
 from llmbench.report.folder import RunFolder, create
 from llmbench.report.rebuild import read_journals, write_results
 from llmbench.report.run_document import measurement, plan_text, run_document
 from llmbench.scenario.model import Scenario
 from llmbench.slo import exit_code
 from llmbench.workload.data import WorkloadData
-from llmbench.workload.prompts import make_workload, prompt_set_hash
+from llmbench.workload.prompts import RequestSource, make_workload, prompt_set_hash
 
 T = TypeVar("T")
 
+NUM_LOOKED_AT = 32
 NOTHING_SENT = "interrupted before the first request: nothing was sent, and no folder is kept"
 
 
@@ -169,11 +173,15 @@ async def _measure(
 
     reached = await reach(scenario, alive=alive, tell=_teller(prepared.observer))
     prepared.interrupts.check()
-    run = _identity(scenario, prepared, reached, engine)
+    salt = secrets.token_hex(8)
+    source = make_workload(scenario, prepared.data, fit=reached.fit, salt=salt)
+    workers = _workers(scenario, prepared.plan, source, is_local=engine is not None or reached.is_local)
+    run = _identity(scenario, prepared, reached, engine, salt=salt, workers=workers)
     prepared.folder.write_run(run_document(run, measurement(run)))
     session = Session(
         run,
-        make_workload(scenario, prepared.data, fit=reached.fit, salt=run.salt),
+        source,
+        prepared.data,
         prepared.folder.path,
         interrupts=prepared.interrupts,
         save_text=prepared.save_text,
@@ -189,14 +197,34 @@ async def _measure(
     return run, await session.run()
 
 
+def _workers(scenario: Scenario, plan: Plan, source: RequestSource, *, is_local: bool) -> Workers:
+    """How many processes send, by the lengths of a few requests from all over the plan."""
+    num_planned = plan.expected_total or plan.num_requests or NUM_LOOKED_AT
+    looked_at = range(0, num_planned, max(1, num_planned // NUM_LOOKED_AT))
+    demand = demand_of(
+        plan,
+        [source.spec(index).output_tokens_asked for index in looked_at],
+        max_in_flight=scenario.load.max_in_flight,
+        is_streamed=scenario.target.stream,
+    )
+    return choose_workers(scenario.instrument.workers, demand, cores=usable_cores(), is_local=is_local)
+
+
 def _identity(
-    scenario: Scenario, prepared: _Prepared, reached: Reached, engine: EngineProcess | None
+    scenario: Scenario,
+    prepared: _Prepared,
+    reached: Reached,
+    engine: EngineProcess | None,
+    *,
+    salt: str,
+    workers: Workers,
 ) -> RunIdentity:
     return RunIdentity(
         scenario=scenario,
         plan=prepared.plan,
         reached=reached,
-        salt=secrets.token_hex(8),
+        salt=salt,
+        workers=workers,
         started=prepared.started,
         command_line=prepared.command_line,
         engine=engine.model if engine is not None else None,
@@ -208,11 +236,11 @@ def _conclude(run: RunIdentity, facts: SessionFacts, prepared: _Prepared, died: 
     folder = prepared.folder
     if facts.disk_error is not None:
         raise _no_room(folder, "the journal", facts.disk_error)
-    context = measurement(run, interrupted=facts.interrupted, instrument=facts.instrument)
-    columns, _ = read_journals(folder, context)
     context = measurement(
-        run, interrupted=facts.interrupted, planned=columns.num_rows, instrument=facts.instrument
+        run, interrupted=facts.interrupted, instrument=facts.instrument(run.workers), lost=facts.lost
     )
+    columns, _ = read_journals(folder, context)
+    context = replace(context, planned=columns.num_rows)
     prompts = prompt_set_hash(run.scenario, prepared.data, fit=run.reached.fit, num_requests=100)
     try:
         folder.write_run(run_document(run, context, ended=datetime.now(UTC), prompt_set_hash=prompts))

@@ -49,8 +49,7 @@ class Settings:
 
     `ignore_eos` says whether requests carry it, `ignore_eos_asked` what was asked: true, false, auto.
     `body_keys` are the keys of target.body, which win over what llmbench sets; `num_choices` is its `n`.
-    `tokenizer` and `api_key` say only whether there is one. `cpus` may be used; `most_workers` is how many
-    processes this version can send with on them.
+    `tokenizer` and `api_key` say only whether there is one. `cpus` may be used.
     """
 
     arrivals: str | None = None
@@ -66,7 +65,6 @@ class Settings:
     timeout_s: float | None = None
     no_progress_timeout_s: float | None = None
     cpus: int | None = None
-    most_workers: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` reads them back."""
@@ -86,20 +84,33 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostWorker:
+    """A worker that died in mid-run: its number, how ("was killed by SIGKILL"), and how many requests of its
+    share are known to have had their turn.
+    """
+
+    worker: int
+    how: str
+    started: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """The run that a set of records belongs to.
 
+    `level_load` says that the plan has one rate, or number of users, throughout: no stages, no trace.
     `planned` counts every planned request, warm-up included; None where a closed loop decides as it goes.
     Requests below `num_warmup` are warm-up. `window_ns` is the planned measured window, from the end of the
     warm-up to the end of the planned duration; None for a run bounded by a number of requests.
     `request_limit` is the number of measured requests after which a closed loop ends, whatever the time.
     `load` is one line for people ("open loop, Poisson 4/s for 60 s after 10 s of warm-up").
     `killed` says that the process ended without writing its results: records may be missing.
-    `tenant_slo` replaces `slo` for the requests of that tenant.
+    `tenant_slo` replaces `slo` for the requests of that tenant. `lost_workers` died before they were done.
     """
 
     name: str
     open_loop: bool
+    level_load: bool = True
     planned: int | None = None
     num_warmup: int = 0
     window_ns: tuple[int, int] | None = None
@@ -120,6 +131,21 @@ class RunContext:
     stages: tuple[StageWindow, ...] = ()
     instrument: Mapping[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
+    lost_workers: tuple[LostWorker, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        """How many processes sent; request i was sent by worker i modulo this."""
+        return int(self.instrument.get("workers") or 1)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the run did not come to its planned end."""
+        return self.interrupted or self.killed or bool(self.lost_workers)
+
+    def lost_worker_of(self, index: int) -> LostWorker | None:
+        """The dead worker that had the request, if it had one."""
+        return next((lost for lost in self.lost_workers if lost.worker == index % self.workers), None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` reads them back."""
@@ -135,6 +161,9 @@ class RunContext:
         ]
         plain["instrument"] = dict(self.instrument)
         plain["settings"] = self.settings.to_json()
+        plain["lost_workers"] = [
+            {"worker": lost.worker, "how": lost.how, "started": lost.started} for lost in self.lost_workers
+        ]
         return plain
 
     @classmethod
@@ -151,6 +180,7 @@ class RunContext:
         }
         values["settings"] = Settings.from_json(plain.get("settings") or {})
         values["stages"] = tuple(StageWindow(**stage) for stage in plain.get("stages", ()))
+        values["lost_workers"] = tuple(LostWorker(**lost) for lost in plain.get("lost_workers", ()))
         return cls(**values)
 
 

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("llmbench", "aiohttp", "httptools", "httpx", "numpy", "orjson", "pydantic", "uvloop")
@@ -18,10 +19,25 @@ def describe_host() -> dict[str, Any]:
         "system": platform.platform(),
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
-        "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpus_usable": usable_cores(),
         "python": platform.python_version(),
         "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
     }
+
+
+def usable_cores() -> int:
+    """The cores this process may use: those it is bound to, less where a container has a share of them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _container_cores() or cores)
+
+
+def _container_cores() -> int | None:
+    """The limit of a Linux container (cgroup v2, cpu.max: microseconds of CPU in each period), rounded up."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else max(1, -(-int(quota) // int(period)))
+    except (OSError, ValueError):
+        return None
 
 
 def _version(name: str) -> str | None:

@@ -129,7 +129,7 @@ def derive(columns: RequestColumns, context: RunContext) -> Requests:
     starts = _starts(columns, open_loop=context.open_loop)
     measured = columns.labels["phase"].among("measure")
     cancelled = columns.labels["outcome"].among(Outcome.CANCELLED)
-    stopped_early = context.interrupted or context.killed
+    stopped_early = context.cut_short
     attempted = measured & ~cancelled if stopped_early else measured
     num_tokens = output_tokens(columns)
     last, has_events = _last_event(columns)
@@ -147,6 +147,15 @@ def derive(columns: RequestColumns, context: RunContext) -> Requests:
         num_tokens=num_tokens,
         measures=_measures(columns, finish, has_events, num_tokens, open_loop=context.open_loop),
     )
+
+
+def unfinished(requests: Requests) -> BoolRows:
+    """Requests that were sent and then not waited for to their end: cut off, or timed out. What is known of
+    them is that they took longer than that. Shape [num_rows].
+    """
+    integers = requests.columns.integers
+    cut_off = requests.columns.labels["outcome"].among(Outcome.CANCELLED, Outcome.TIMEOUT)
+    return cut_off & integers["sent_ns"].is_set & integers["end_ns"].is_set
 
 
 def _starts(columns: RequestColumns, *, open_loop: bool) -> IntColumn:
@@ -290,7 +299,7 @@ def _ran_out(requests: Requests, context: RunContext) -> bool:
 def _cut_short(requests: Requests, context: RunContext) -> bool:
     """Did the run end before its plan? One that was interrupted while it drained did not."""
     is_whole = context.open_loop and bool(requests.reached.all())
-    return (context.interrupted or context.killed) and not is_whole
+    return context.cut_short and not is_whole
 
 
 def _tells_a_rate(requests: Requests, window: Window) -> bool:

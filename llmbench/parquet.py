@@ -138,8 +138,9 @@ def read_requests(path: Path) -> RequestColumns:
 def write_timeline(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write the timeline: a row per second and source.
 
-    Each row has `t_s` (seconds from the start of the run), `source` (client, requests, server, gpu0, …) and
-    that source's values; the file has one column for every name seen, null where a source lacks it.
+    Each row has `t_s` (seconds from the start of the run), `source` (client, worker 0, requests, server,
+    gpu0, …) and that source's values; the file has one column for every name seen, null where a source lacks
+    it.
     """
     ordered = sorted(rows, key=lambda row: (row["t_s"], row["source"]))
     names = sorted({name for row in ordered for name in row} - {"t_s", "source"})

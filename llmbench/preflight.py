@@ -31,6 +31,7 @@ from llmbench.scenario.not_yet import asked_too_early
 from llmbench.scenario.rules import Broken, value_at, workloads
 from llmbench.workload.data import WorkloadData, load_data, read_file
 from llmbench.workload.fit import tokenizer_count
+from llmbench.workload.traces import TRACE_KINDS
 
 EXIT_USAGE: Final = 2
 ASK_ENGINE_S: Final = 30.0
@@ -89,7 +90,7 @@ def _look_at_parts(tree: Mapping[str, Any]) -> list[Broken]:
     problems: list[Broken] = []
     for root, item in workloads(tree):
         kind, path = value_at(item, ("kind",)), value_at(item, ("path",))
-        if kind in ("jsonl", "azure") and isinstance(path, str) and Path(path).is_file():
+        if kind in ("jsonl", *TRACE_KINDS) and isinstance(path, str) and Path(path).is_file():
             try:
                 read_file(kind, path, root=".".join(map(str, root)))
             except UsageError as error:

@@ -160,8 +160,11 @@ def bytes_per_token(model: ModelConfig, dtype: Dtype) -> int:
 def cache_size(model: ModelConfig, config: EngineConfig, available_bytes: int) -> CacheSize | None:
     """Blocks for `config`; None without a cache.
 
-    As much as `--kv-cache-memory` says, else what is available, but never more than `max_num_seqs`
-    sequences of `max_model_len` could use. Raises ConfigError when not even one of them fits: what the
+    As much as `--kv-cache-memory` says, else what is available, but no more than `max_num_seqs` sequences of
+    `max_model_len` could use. With prefix caching what they leave keeps the prompts of finished requests, so
+    that all of an amount that was asked for is of use.
+
+    Raises ConfigError when not even one of them fits: what the
     engine takes it can serve.
     """
     if config.kv_cache == "none":
@@ -170,7 +173,9 @@ def cache_size(model: ModelConfig, config: EngineConfig, available_bytes: int) -
     per_sequence = -(-config.max_model_len // block_size)
     per_block = block_size * bytes_per_token(model, config.dtype)
     num_bytes = available_bytes if config.kv_cache_memory is None else config.kv_cache_memory
-    num_blocks = min(num_bytes // per_block, config.max_num_seqs * per_sequence)
+    num_blocks = num_bytes // per_block
+    if config.kv_cache_memory is None or not config.enable_prefix_caching:
+        num_blocks = min(num_blocks, config.max_num_seqs * per_sequence)
     if num_blocks < per_sequence:
         raise ConfigError(
             f"a KV cache of {num_bytes / 1e6:.0f} MB holds {num_bytes // per_block * block_size} tokens, "

@@ -34,6 +34,7 @@ def read_stream(
 ) -> Generator[None, None, None]:
     """Reads the whole body of an event stream, pausing now and then."""
     reader = _StreamReader(answer, api, keep_text=keep_text)
+    answer.body_bytes = len(body)
     if b"\r" in body or body.startswith(b"\xef\xbb\xbf") or api == "responses":
         yield from reader.read_events(split_events(body))
     else:
@@ -414,7 +415,6 @@ class _StreamReader:
         if not read_ns:
             return
         sizes = list(accumulate(map(len, chunks)))
-        self._answer.body_bytes = sizes[-1]
         read_ends = [sizes[count - 1] for count in exchange.read_chunks]
         ends, answer = self._ends, self._answer
         stamps: list[int] = []

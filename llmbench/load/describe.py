@@ -7,7 +7,7 @@ from pathlib import PurePath
 from llmbench.load.arrivals import NS_PER_S, Instants, Segment
 from llmbench.load.levels import levels
 from llmbench.scenario.model import Load, TimeDistribution
-from llmbench.workload.azure import Trace
+from llmbench.workload.traces.trace import Trace
 
 _PROCESS = {"constant": "constant", "poisson": "Poisson", "gamma": "gamma"}
 

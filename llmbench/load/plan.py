@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -31,9 +31,9 @@ from llmbench.load.arrivals import (
 from llmbench.load.describe import headline, open_notes, warmup_notes
 from llmbench.load.levels import StageSpan, levels, profile, spans
 from llmbench.scenario.model import Load, Scenario, TimeDistribution
-from llmbench.workload.azure import Trace
 from llmbench.workload.lengths import ThinkTimes
 from llmbench.workload.seeds import stream
+from llmbench.workload.traces.trace import Trace
 
 Phase = Literal["warmup", "measure"]
 
@@ -48,7 +48,7 @@ class Plan:
     `num_requests` counts measured requests: planned in an open loop, the limit in a closed loop (None: no
     limit). `num_warmup` is known in an open loop only. `duration_ns` is the measured time after `warmup_ns`;
     None when the requests end the run. In a closed loop with both, whichever ends first. `notes` say what
-    was left out or cannot be as asked.
+    was left out or cannot be as asked. A share (see `share`) is the part of `worker` out of `workers`.
     """
 
     arrivals: str
@@ -65,11 +65,56 @@ class Plan:
     schedule_hash: str
     headline: str
     notes: tuple[str, ...] = ()
+    worker: int = 0
+    workers: int = 1
+    whole_window_ns: tuple[int, int | None] | None = None  # of a share: the window of the whole plan
+
+    def share(self, worker: int, workers: int) -> Plan:
+        """What `worker` (from 0) out of `workers` sends: every `workers`-th request of an open loop, its part
+        of the users, and of the requests, of a closed one. The schedule does not depend on who sends it.
+        """
+        if workers == 1:
+            return self
+        if self.due_ns is not None:
+            due = np.ascontiguousarray(self.due_ns[worker::workers])
+            num_warmup = int(np.searchsorted(due, self.warmup_ns, side="left"))
+            part = replace(self, due_ns=due, num_warmup=num_warmup, num_requests=len(due) - num_warmup)
+        else:
+            assert self.concurrency is not None
+            users = self.concurrency.users // workers + (worker < self.concurrency.users % workers)
+            limit = self.num_requests
+            part = replace(
+                self,
+                concurrency=ConcurrencySteps(at_ns=self.concurrency.at_ns, users=users),
+                num_requests=None if limit is None else part_of(limit, worker, workers),
+            )
+        return replace(part, worker=worker, workers=workers, whole_window_ns=self.window_ns)
+
+    @property
+    def most_workers(self) -> int:
+        """So many workers find something to do, to the end of the run."""
+        if self.due_ns is not None:
+            return len(self.due_ns)
+        assert self.concurrency is not None
+        users = self.concurrency.users
+        # a worker whose users have all left would wait for ever to send the rest of its requests
+        most = int(users[-1] if self.duration_ns is None else users.max())
+        return max(1, most if self.num_requests is None else min(most, self.num_requests))
+
+    def index_of(self, nth: int) -> int:
+        """The index, in the whole plan, of the nth request (from 0) of this share."""
+        return self.worker + nth * self.workers
 
     @property
     def is_open(self) -> bool:
         """Whether requests are due at fixed instants, whatever the server does."""
         return self.due_ns is not None
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the load is meant to be the same throughout: one rate or number of users, and no trace."""
+        levels = {level for span in self.stages for level in (span.start_level, span.end_level)}
+        return self.arrivals != "trace" and len(levels) <= 1
 
     @property
     def end_ns(self) -> int | None:
@@ -81,8 +126,11 @@ class Plan:
     @property
     def window_ns(self) -> tuple[int, int | None]:
         """The measured time: from the end of the warm-up to the planned end. Where the requests end the run:
-        from the first measured one to the last (None in a closed loop), which begins at its end.
+        from the first measured one to the last (None in a closed loop), which begins at its end. A share has
+        the window of the whole.
         """
+        if self.whole_window_ns is not None:
+            return self.whole_window_ns
         if self.end_ns is not None or self.due_ns is None:
             return self.warmup_ns, self.end_ns
         return int(self.due_ns[self.num_warmup or 0]), int(self.due_ns[-1])
@@ -151,6 +199,11 @@ class Plan:
         expect.
         """
         return "\n".join((self.headline, *self.notes))
+
+
+def part_of(count: int, worker: int, workers: int) -> int:
+    """The part of `worker` in what is split evenly; the first ones take what is left over."""
+    return count // workers + (worker < count % workers)
 
 
 def make_plan(scenario: Scenario, trace: Trace | None = None) -> Plan:

@@ -2,7 +2,11 @@
 
 `reach`           is the target there, what is it, how does it count
 `identity`        what is fixed about a run before its first request
-`session`         a run on the event loop: transport, runner, journals
+`session`         a run from its first request to its last record
+`sending`         a plan, or a share of it, on an event loop: transport, runner, journals
+`crew`            several workers from their parent's side (`worker_process`: one of them)
+`worker`          the program of a worker (`assignment`: what it is told, `lines`: how it listens)
+`facts`           what a run was like, beyond its records
 `interrupts`      Ctrl-C and SIGTERM, once and twice, at every moment of a run
 `runner`          sends what the plan says and turns every exchange into a record
 `alarm`           waking at an absolute instant

@@ -58,7 +58,7 @@ class EngineProcess:
 
     def obituary(self) -> str:
         """How the engine ended and its last log lines, for a message to the user."""
-        return f"The reference engine {_ending(self.process.returncode)}.\n{last_lines(self.log)}"
+        return f"The reference engine {how_it_ended(self.process.returncode)}.\n{last_lines(self.log)}"
 
 
 def engine_arguments(options: Mapping[str, OptionValue]) -> list[str]:
@@ -155,9 +155,8 @@ def _await_ready(
         if ready := READY.search(text):
             return EngineProcess(url=ready["url"], model=ready["model"], log=log, process=process)
         if process.poll() is not None:
-            raise CannotMeasure(
-                f"The reference engine {_ending(process.returncode)} before it was ready.\n{last_lines(log)}"
-            )
+            how = how_it_ended(process.returncode)
+            raise CannotMeasure(f"The reference engine {how} before it was ready.\n{last_lines(log)}")
         now_s = time.monotonic()
         if len(text) != size:
             size, quiet_since_s = len(text), now_s
@@ -196,7 +195,8 @@ def last_lines(log: Path) -> str:
     return "\n".join(f"    {line}" for line in [*lines, f"(whole log: {log})"])
 
 
-def _ending(returncode: int | None) -> str:
+def how_it_ended(returncode: int | None) -> str:
+    """What became of a child, as the end of a sentence."""
     if returncode is None:
         return "is still running"
     if returncode < 0:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from llmbench.load.plan import Plan
+from llmbench.load.workers import Workers
 from llmbench.replay.reach import Reached
 from llmbench.scenario.model import Scenario
 
@@ -22,3 +23,4 @@ class RunIdentity:
     started: datetime
     command_line: Sequence[str] = ()
     engine: str | None = None
+    workers: Workers = field(default_factory=Workers)

@@ -23,11 +23,12 @@ from llmbench.client.control import Control, ServerInfo
 from llmbench.client.exchange import Timeouts, Transport
 from llmbench.client.kernel_stamps import Stamps, WallClock
 from llmbench.client.wire import BodyStyle, Destination, request_headers
-from llmbench.scenario.address import parse_address
+from llmbench.scenario.address import is_loopback, parse_address
 from llmbench.scenario.model import Scenario, Target
 from llmbench.workload.fit import TextFit, fit_text, tokenizer_count
+from llmbench.workload.traces import TRACE_KINDS
 
-_MADE_TO_LENGTH = ("synthetic", "azure")
+_MADE_TO_LENGTH = ("synthetic", *TRACE_KINDS)
 _TELL_EVERY_S = 5.0
 
 
@@ -44,6 +45,12 @@ class Reached:
     info: ServerInfo
     style: BodyStyle
     fit: TextFit | None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, and shares its cores with us."""
+        address = self.destination.address
+        return address.unix_socket is not None or is_loopback(address.host)
 
     def transport(self, wall: WallClock) -> Transport:
         """A transport to it, not yet opened; arrivals stamped by the kernel are converted by `wall`."""

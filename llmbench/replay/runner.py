@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from llmbench.client.decode import decode_steps
 from llmbench.client.exchange import Exchange, Outgoing, Transport
@@ -77,13 +79,12 @@ class RunnerOptions:
     max_in_flight: int
     drain_timeout_s: float
     save_text: bool = False
-    worker: int = 0
     url: str | None = None
     scrub: Callable[[str], str] = field(default=lambda text: text)
 
 
 class Runner:
-    """One run over one transport, on one event loop."""
+    """One plan, or one share of it, over one transport, on one event loop."""
 
     def __init__(
         self,
@@ -104,7 +105,8 @@ class Runner:
         self._clock = clock
         self._ready: deque[Prepared] = deque()
         self._num_rendered = 0
-        self._next = 0  # index of the next request to be sent
+        self._next = 0  # the next request of this share to be sent
+        self._due: Sequence[int] = ()
         self._measured = 0  # closed loop: measured requests started
         self._waiting = 0  # closed loop: slots in their think time
         self._stopped = False
@@ -122,17 +124,20 @@ class Runner:
 
     # ---- the run
 
-    async def run(self) -> None:
-        """Runs to the end: every planned request has been handed to the sink as a record."""
+    async def run(self, start: Callable[[], Awaitable[int]] | None = None) -> None:
+        """Runs to the end: every planned request has been handed to the sink as a record.
+
+        `start` is called when all is ready and gives the instant that the plan counts from; else it is now.
+        """
         loop = asyncio.get_running_loop()
         usual = loop.get_exception_handler()
         loop.set_exception_handler(self._on_loop_problem)
         try:
-            await self._run()
+            await self._run(start)
         finally:
             loop.set_exception_handler(usual)
 
-    async def _run(self) -> None:
+    async def _run(self, start: Callable[[], Awaitable[int]] | None) -> None:
         self._slices = Slices()
         for _ in self._refill():
             pass
@@ -140,13 +145,12 @@ class Runner:
         ahead = self._bursts()
         while ahead and ahead[0].due_ns <= _lead_ns(ahead[0]):
             await self._warm(ahead.popleft())
-        self.epoch_ns = self._clock()
-        self._warm_next(ahead)
         if self._plan.due_ns is not None:
-            self._due = self._plan.due_ns.tolist()
-            self._pace()
-        else:
-            self._step_closed()
+            # as a view: a million instants would take a million objects
+            self._due = np.ascontiguousarray(self._plan.due_ns).data
+        self.epoch_ns = self._clock() if start is None else await start()
+        self._warm_next(ahead)
+        self._on_alarm()
         await self._finished.wait()
         self._alarm.close()
         for task in self._warming:
@@ -185,6 +189,11 @@ class Runner:
         return self._clock() - self.epoch_ns
 
     @property
+    def num_started(self) -> int:
+        """Requests that have had their turn: sent, or dropped."""
+        return self._next
+
+    @property
     def is_stopped(self) -> bool:
         """Whether nothing more will be sent: the plan is through, or the run was stopped."""
         return self._stopped
@@ -220,6 +229,9 @@ class Runner:
     def _step_closed(self) -> None:
         """Closed loop: at the start, and whenever the number of slots changes or the time is up."""
         now = self.now_ns()
+        if now < 0:  # the start lies a little ahead
+            self._alarm.set(self.epoch_ns)
+            return
         self._fill_slots()
         instants = (self._plan.end_ns, self._plan.next_concurrency_step_ns(now))
         ahead = [instant for instant in instants if instant is not None and instant > now]
@@ -257,7 +269,7 @@ class Runner:
                 self._launch(None)
 
     def _launch(self, due_ns: int | None) -> None:
-        index = self._next
+        index = self._plan.index_of(self._next)
         self._next += 1
         prepared = self._take(index)
         phase = self._plan.phase_of(index, self.now_ns() if due_ns is None else due_ns)
@@ -266,6 +278,8 @@ class Runner:
         if due_ns is not None and self.in_flight >= self._options.max_in_flight:
             record = self._record(prepared.spec, phase, due_ns, Outcome.DROPPED)
             record.error = f"max_in_flight of {self._options.max_in_flight} was reached"
+            if self._plan.workers > 1:
+                record.error += ", this worker's part"
             self._emit(record)
             return
         self.in_flight += 1
@@ -313,7 +327,7 @@ class Runner:
         self._refilling = False
 
     def _render_next(self) -> Prepared:
-        prepared = self._prepare(self._num_rendered)
+        prepared = self._prepare(self._plan.index_of(self._num_rendered))
         self._num_rendered += 1
         return prepared
 
@@ -373,7 +387,7 @@ class Runner:
             due_ns=due_ns,
             input_tokens_asked=spec.input_tokens_asked,
             output_tokens_asked=spec.output_tokens_asked,
-            worker=self._options.worker,
+            worker=self._plan.worker,
         )
 
     def _emit(self, record: RequestRecord) -> None:
@@ -398,14 +412,15 @@ class Runner:
     async def _account_for_the_rest(self) -> None:
         """Planned requests that were never sent, because the run was stopped early, are records too."""
         if self._plan.due_ns is not None:
-            rest = [(index, self._due[index]) for index in range(self._next, len(self._due))]
+            num_planned = len(self._plan.due_ns)
         elif self._cut_short and self._plan.num_requests is not None:
-            rest = [(self._next + i, None) for i in range(self._plan.num_requests - self._measured)]
+            num_planned = self._next + self._plan.num_requests - self._measured
         else:
-            rest = []
-        for index, due_ns in rest:
-            if index % _PAUSE_EVERY == 0:
+            return
+        for nth in range(self._next, num_planned):
+            if nth % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)  # there may be very many, and a second Ctrl-C must be heard
+            index, due_ns = self._plan.index_of(nth), self._due[nth] if self._plan.is_open else None
             spec = self._prepare(index).spec
             phase = "measure" if due_ns is None else self._plan.phase_of(index, due_ns)
             record = self._record(spec, phase, due_ns, Outcome.CANCELLED)

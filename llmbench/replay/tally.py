@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,27 @@ from llmbench.records import Outcome, RequestRecord
 
 _LATEST = 8192
 """Requests over which the live percentiles are taken: the latest ones."""
+_LATEST_A_BEAT = 512
+"""Of them so many are handed on at once: at most, a worker's beat is some ten kilobytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far the sending is. `started` counts those dropped too, `done` whatever has a record."""
+
+    at_ns: int
+    started: int
+    sent: int
+    done: int
+    in_flight: int
+    is_stopped: bool
 
 
 class Tally:
-    """What has ended so far. `plan` says which time is measured; without one there are no rates."""
+    """What has ended so far. `plan` says which time is measured; without one there are no rates.
+
+    That of a worker is emptied by `drain` four times a second, and its parent's takes it up with `absorb`.
+    """
 
     def __init__(self, plan: Plan | None = None) -> None:
         self.errors = 0
@@ -40,6 +59,28 @@ class Tally:
             tokens = record.output_tokens
             if tokens is not None and tokens > 1 and record.event_tokens is not None:
                 self._tpot.add((last - first) / (tokens - 1) / 1e9)
+
+    def drain(self) -> dict[str, Any]:
+        """What was booked since the last call, as plain JSON values; of the times the latest ones."""
+        drained = {
+            "errors": self.errors,
+            "dropped": self.dropped,
+            "answered": self._answered,
+            "ttft": self._ttft.drain(),
+            "tpot": self._tpot.drain(),
+        }
+        self.errors = self.dropped = 0
+        self._answered = [0, 0]
+        return drained
+
+    def absorb(self, drained: Mapping[str, Any]) -> None:
+        """Books what another tally has drained."""
+        self.errors += drained["errors"]
+        self.dropped += drained["dropped"]
+        self._answered = [mine + more for mine, more in zip(self._answered, drained["answered"], strict=True)]
+        for latest, values in ((self._ttft, drained["ttft"]), (self._tpot, drained["tpot"])):
+            for value in values:
+                latest.add(value)
 
     def rates(self, at_ns: int) -> tuple[float, float | None]:
         """(achieved, offered) requests per second of the measured window so far, or of the warm-up while it
@@ -82,8 +123,16 @@ class _Latest:
     def __init__(self) -> None:
         self._values = array("d")
         self._place = 0
+        self._fresh: deque[float] = deque(maxlen=_LATEST_A_BEAT)
+
+    def drain(self) -> list[float]:
+        """The values since the last call, the latest of them."""
+        fresh = list(self._fresh)
+        self._fresh.clear()
+        return fresh
 
     def add(self, value: float) -> None:
+        self._fresh.append(value)
         if len(self._values) < _LATEST:
             self._values.append(value)
         else:

@@ -161,6 +161,11 @@ def write_text(path: Path, text: str) -> None:
     replace_file(path, lambda unfinished: _write_bytes(unfinished, text.encode()))
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Whole or not at all."""
+    replace_file(path, lambda unfinished: _write_bytes(unfinished, content))
+
+
 def _write_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 

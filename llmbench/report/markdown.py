@@ -25,6 +25,7 @@ from llmbench.report.text import (
     unit_of,
     verdict_words,
 )
+from llmbench.steady import EXPECTED, TOO_FEW
 
 _STATS = ("p50", "p90", "p95", "p99", "max", "mean")
 _MAX_EXAMPLE = 200
@@ -39,6 +40,8 @@ def render_markdown(summary: Mapping[str, Any]) -> str:
         _gate(summary),
         _metrics(summary),
         _attempts(summary),
+        _censored(summary),
+        _steadiness(summary),
         _rates(summary),
         _outcomes(summary),
         _tokens(summary),
@@ -117,10 +120,76 @@ def _attempts(summary: Mapping[str, Any]) -> list[str]:
         return []
     rows = []
     for name, block in summary["attempts"].items():
+        if not block["count"]:
+            continue
         cells = [duration(block[stat]) for stat in ("p50", "p90", "p95", "p99")]
         rows.append([f"{METRIC_NAMES[name]}, all attempts", *cells, f"{block['count']:,}"])
     note = f"{failed:,} failed attempts count as infinitely slow; a dash is infinity, or too few requests."
     return [*_table(["", "p50", "p90", "p95", "p99", "n"], rows), note, ""]
+
+
+def _censored(summary: Mapping[str, Any]) -> list[str]:
+    censored = summary["censored"]
+    if not censored["count"]:
+        return []
+    rows = []
+    for name in ("ttft", "e2e"):
+        block = censored[name]
+        cells = [duration(block[stat]) for stat in ("p50", "p90", "p95", "p99")]
+        rows.append([f"{METRIC_NAMES[name]}, Kaplan-Meier", *cells, f"{block['count']:,}"])
+    note = (
+        f"Unfinished, cut off or timed out: {censored['count']:,}. Each took at least so long; a dash is"
+        " beyond what the others show, or too few requests."
+    )
+    return [*_table(["", "p50", "p90", "p95", "p99", "n"], rows), note, ""]
+
+
+def _steadiness(summary: Mapping[str, Any]) -> list[str]:
+    """Settling, drift, arrivals and stalls: a line for each that there is something to say about."""
+    lines = [*_settling(summary["steady"]), *_drifts(summary["drift"])]
+    arrivals, closed = summary["arrivals"], summary["closed_loop"]
+    if arrivals is not None:
+        planned, sent = (arrivals[f"dispersion_{which}"] for which in ("planned", "sent"))
+        lines.append(
+            f"- Arrivals: {percent(arrivals['moved_share'])} moved by more than"
+            f" {duration(arrivals['tolerance_s'])}; KS distance of the gaps {arrivals['ks']:.3f};"
+            f" index of dispersion {_plain(planned)} planned, {_plain(sent)} sent."
+        )
+    if closed is not None and closed["stalls"]:
+        lines.append(
+            f"- Stalls: {len(closed['stalls'])}, {duration(closed['stalled_s'])} in all; about"
+            f" {closed['withheld_requests']:,} requests were never asked."
+        )
+    return ["## Steadiness", "", *lines, ""] if lines else []
+
+
+def _settling(steady: Mapping[str, Any]) -> list[str]:
+    if steady["kind"] == TOO_FEW:
+        return []
+    if steady["kind"] != EXPECTED:
+        return [f"- Steadiness is not judged: {steady['kind']}."]
+    name, settled = METRIC_NAMES[steady["metric"]], steady["settled_s"]
+    if settled is None:
+        return [f"- MSER-5 finds no instant in the first half from which on {name} was settled."]
+    return [
+        f"- {name} settled {duration(settled)} into the run (MSER-5); warm-up {duration(steady['warmup_s'])}."
+    ]
+
+
+def _drifts(drifts: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name, found in drifts.items():
+        if name != "kind" and found is not None:
+            unit = unit_of(found["change_s"])
+            lines.append(
+                f"- {METRIC_NAMES[name]} changed by {duration(found['change_s'], unit)} across the window"
+                f" ({interval(found['ci95_s'], unit)}), {percent(found['share'])} of its p50."
+            )
+    return lines
+
+
+def _plain(value: float | None) -> str:
+    return ABSENT if value is None else significant(value)
 
 
 def _rates(summary: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from llmbench.columns import ColumnsBuilder, RequestColumns
 from llmbench.context import RunContext
@@ -150,18 +151,52 @@ def read_journals(folder: RunFolder, context: RunContext) -> tuple[RequestColumn
         raise UsageError(_no_records(folder))
     damaged: list[str] = []
     builder = ColumnsBuilder(save_text=True)
-    seen: set[int] = set()
+    seen = _Marks()
     for record in read_journal(journals, damaged):
-        if record.index not in seen:
-            seen.add(record.index)
+        if seen.mark(record.index):
             _distrust_counts(record)
             builder.add(record)
-    planned = max(context.planned or 0, max(seen, default=-1) + 1)
-    if not planned:
+    missing = _planned_without(builder.indices(), context)
+    if not len(builder) and not len(missing):
         raise UsageError(_no_records(folder))
-    for index in np.setdiff1d(np.arange(planned), builder.indices()).tolist():
+    for index in missing.tolist():
         builder.add(_without_record(index, context))
     return builder.finish(), damaged
+
+
+class _Marks:
+    """A set of numbers from 0 on, a byte for each."""
+
+    def __init__(self) -> None:
+        self._marked = bytearray()
+
+    def mark(self, number: int) -> bool:
+        """Marks it; False where it was marked before."""
+        if number >= len(self._marked):
+            self._marked.extend(bytes(number + 1 - len(self._marked)))
+        is_new = not self._marked[number]
+        self._marked[number] = 1
+        return is_new
+
+
+def _planned_without(found: NDArray[np.int64], context: RunContext) -> NDArray[np.int64]:
+    """The planned requests that are not among those found.
+
+    Of an open loop the plan says how many there are. A closed loop of several workers has gone on in each for
+    as long as it took: of each, what lies below its last one was planned, and of one that died what it is
+    known to have begun.
+    """
+    if context.open_loop or context.workers == 1:
+        num_planned = max(context.planned or 0, int(found.max(initial=-1)) + 1)
+        return np.setdiff1d(np.arange(num_planned), found)
+    missing = []
+    for worker in range(context.workers):
+        own = found[found % context.workers == worker]
+        lost = context.lost_worker_of(worker)
+        begun = 0 if lost is None else worker + lost.started * context.workers
+        planned = np.arange(worker, max(int(own.max(initial=-1)) + 1, begun), context.workers)
+        missing.append(np.setdiff1d(planned, own))
+    return np.concatenate(missing)
 
 
 def _no_records(folder: RunFolder) -> str:
@@ -184,12 +219,14 @@ def _distrust_counts(record: RequestRecord) -> None:
 
 def _without_record(index: int, context: RunContext) -> RequestRecord:
     """A planned request that the journal knows nothing of."""
+    lost = context.lost_worker_of(index)
     return RequestRecord(
         index=index,
         phase="warmup" if index < context.num_warmup else "measure",
         outcome=Outcome.CANCELLED,
         error_kind="cancelled",
-        error=NO_RECORD,
+        error=NO_RECORD if lost is None else f"worker {lost.worker}, whose request it was, {lost.how}",
+        worker=None if lost is None else lost.worker,
     )
 
 

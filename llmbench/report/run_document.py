@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,14 +10,14 @@ import orjson
 
 from llmbench import __version__
 from llmbench.client.control import ServerInfo
-from llmbench.context import RunContext, Settings, StageWindow
+from llmbench.context import LostWorker, RunContext, Settings, StageWindow
 from llmbench.environment import describe_host
 from llmbench.load.levels import StageSpan
 from llmbench.load.plan import Plan
 from llmbench.replay.identity import RunIdentity
 from llmbench.scenario.masking import scrub
-from llmbench.scenario.model import secrets_of
-from llmbench.scenario.not_yet import is_not_yet
+from llmbench.scenario.model import Workload, secrets_of
+from llmbench.workload.traces import SHARING_KINDS
 
 
 def measurement(
@@ -26,6 +26,7 @@ def measurement(
     interrupted: bool = False,
     planned: int | None = None,
     instrument: Mapping[str, Any] | None = None,
+    lost: Sequence[LostWorker] = (),
 ) -> RunContext:
     """What the run's numbers must be read with."""
     scenario, plan, info = run.scenario, run.plan, run.reached.info
@@ -33,6 +34,7 @@ def measurement(
     return RunContext(
         name=scenario.name,
         open_loop=plan.is_open,
+        level_load=plan.is_level,
         planned=known if planned is None else planned,
         num_warmup=plan.num_warmup or 0,
         window_ns=None if plan.end_ns is None else (plan.warmup_ns, plan.end_ns),
@@ -40,10 +42,7 @@ def measurement(
         interrupted=interrupted,
         rate_asked_per_s=_rate_asked(plan),
         max_in_flight=scenario.load.max_in_flight if plan.is_open else None,
-        cache_hits_expected=any(
-            one.cache != "cold" or one.prefix is not None or one.system is not None
-            for one in scenario.workloads
-        ),
+        cache_hits_expected=any(map(_expects_cache_hits, scenario.workloads)),
         target=scenario.target.url if run.engine is None else f"engine {run.engine}",
         model=info.model,
         server=server_words(info),
@@ -60,7 +59,8 @@ def measurement(
             StageWindow(label=_stage_label(number, span), start_ns=span.start_ns, end_ns=span.end_ns)
             for number, span in enumerate(plan.stages, start=1)
         ),
-        instrument=instrument or {},
+        instrument=run.workers.facts() if instrument is None else instrument,
+        lost_workers=tuple(lost),
         settings=_settings(run),
     )
 
@@ -83,8 +83,12 @@ def _settings(run: RunIdentity) -> Settings:
         timeout_s=target.timeout_s,
         no_progress_timeout_s=target.no_progress_timeout_s,
         cpus=cpus,
-        most_workers=1 if is_not_yet("instrument.workers") else cpus,
     )
+
+
+def _expects_cache_hits(workload: Workload) -> bool:
+    shares = workload.prefix is not None or workload.system is not None or workload.kind in SHARING_KINDS
+    return workload.cache != "cold" or shares
 
 
 def _stage_label(number: int, span: StageSpan) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmbench.authenticity import stream_facts
+from llmbench.censored import censored
 from llmbench.columns import IntColumn, RequestColumns
 from llmbench.context import RunContext
 from llmbench.gaps import itl_intervals, measure_gaps
@@ -30,6 +31,7 @@ from llmbench.metrics import (
     throughput,
     whole_run,
 )
+from llmbench.omission import arrivals, closed_loop
 from llmbench.records import Outcome
 from llmbench.slo import judge, percent_of_stat
 from llmbench.stats import (
@@ -41,6 +43,7 @@ from llmbench.stats import (
     samples_needed,
     share_interval,
 )
+from llmbench.steady import steadiness
 from llmbench.trust import judge_trust
 from llmbench.trust.answers import INPUT_OFF, LONG_OUTPUT, SHORT_OUTPUT, SLACK_TOKENS
 
@@ -57,6 +60,7 @@ REQUEST_METRICS = (
     "input_tokens",
     "output_tokens",
 )
+ATTEMPTED = ("ttft", "ttft_due", "e2e", "e2e_due")
 STALL_LIMIT_S = 0.5  # a pause in a text that a reader notices
 _HISTOGRAM_BINS = 28
 _NUM_FAILURES_SHOWN = 12
@@ -78,7 +82,11 @@ def summarise(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
         "errors": _errors(requests),
         "failures": _failures(requests),
         **_latencies(requests, context, percentiles),
-        "attempts": {name: _attempts(requests, name, percentiles) for name in ("ttft", "e2e")},
+        "attempts": {name: _attempts(requests, context, name, percentiles) for name in ATTEMPTED},
+        "censored": censored(requests, percentiles),
+        **steadiness(requests, window, context),
+        "arrivals": arrivals(requests, context),
+        "closed_loop": closed_loop(requests, window, context),
         "percentile_method": PERCENTILE_METHOD,
         "throughput": throughput(requests, window, context),
         "throughput_whole": throughput(requests, whole, context) | {"window": _window_facts(whole)},
@@ -92,7 +100,7 @@ def summarise(columns: RequestColumns, context: RunContext) -> dict[str, Any]:
         "by_tenant": _by_tenant(requests, percentiles),
         "by_stage": _by_stage(requests, context, percentiles),
     }
-    summary["instrument"] = _instrument(summary, context, _stamps(requests))
+    summary["instrument"] = _instrument(summary, requests, context)
     summary["gate"] = judge(context.slo, summary)
     summary["verdict"] = judge_trust(summary)
     return summary
@@ -165,10 +173,18 @@ def _histogram_s(values: Sample) -> dict[str, Any] | None:
     return histogram(in_seconds, num_bins=_HISTOGRAM_BINS)
 
 
-def _attempts(requests: Requests, name: str, percentiles: Mapping[str, float]) -> dict[str, Any]:
-    """A metric with every failed attempt as infinity; what is infinite reads None."""
+def _attempts(
+    requests: Requests, context: RunContext, name: str, percentiles: Mapping[str, float]
+) -> dict[str, Any]:
+    """A metric with every failed attempt as infinity; what is infinite reads None.
+
+    From due on, what was never sent counts as well; it is nothing in a closed loop, where nothing is due.
+    """
     good = requests.measures[name].of(requests.succeeded) / NS_PER_S
-    num_failed = int((requests.attempted & ~requests.ok).sum())
+    failed = requests.attempted & ~requests.ok
+    if name.endswith("_due"):
+        failed &= requests.columns.integers["due_ns"].is_set & context.open_loop
+    num_failed = int(failed.sum())
     values = sample(np.concatenate([good, np.full(num_failed, math.inf)]))
     with np.errstate(invalid="ignore"):
         stats = describe(values, percentiles, unit="s")
@@ -382,18 +398,42 @@ def _stamps(requests: Requests) -> dict[str, Any]:
     }
 
 
-def _instrument(summary: Mapping[str, Any], context: RunContext, stamps: Mapping[str, Any]) -> dict[str, Any]:
+def _instrument(summary: Mapping[str, Any], requests: Requests, context: RunContext) -> dict[str, Any]:
     """What the instrument says of itself; figures nobody took are None."""
     facts: dict[str, Any] = {
         "send_lag_p99_s": summary["metrics"]["send_lag"]["p99"],
         "loop_lag_p99_s": None,
         "read_lag_p99_s": None,
-        "stamps": stamps,
+        "stamps": _stamps(requests),
         "cpu_share": None,
         "workers": None,
+        "workers_reason": None,
+        "workers_at_most": None,
         "calibrated_error": {"ttft_p99_s": None, "itl_p99_s": None},
     }
-    return facts | dict(context.instrument)
+    return facts | dict(context.instrument) | {"per_worker": _per_worker(requests.columns, context)}
+
+
+def _per_worker(columns: RequestColumns, context: RunContext) -> list[dict[str, Any]]:
+    """Each worker's own figures, what it sent and what it received; `died` says how, of one that did."""
+    own = {figures["worker"]: figures for figures in context.instrument.get("per_worker", ())}
+    died = {lost.worker: lost.how for lost in context.lost_workers}
+    workers, sent = columns.integers["worker"], columns.integers["sent_ns"].is_set
+    parts = []
+    for worker in range(context.workers):
+        rows = sent & workers.is_set & (workers.values == worker)
+        figures = own.get(worker, {})
+        parts.append(
+            {
+                "worker": worker,
+                "cpu_share": figures.get("cpu_share"),
+                "loop_lag_p99_s": figures.get("loop_lag_p99_s"),
+                "requests": int(rows.sum()),
+                "events": int(columns.num_events[rows].sum()),
+                "died": died.get(worker),
+            }
+        )
+    return parts
 
 
 def _part(requests: Requests, rows: BoolRows, percentiles: Mapping[str, float]) -> dict[str, Any]:

@@ -38,7 +38,8 @@ _COLOURS = {"VALID": 32, "PASS": 32, "SUSPECT": 33, "INCONCLUSIVE": 33, "INVALID
 _HEADLINE = ("ttft", "tpot", "itl", "e2e")
 _NUM_EXAMPLES = 3
 _FEW = 20  # below this a distribution has no shape to show
-_NOTICEABLE = 1.01  # from due and from sent are both shown where they differ by more than this
+_NOTICEABLE = 1.01  # from due and from sent are both shown where they differ by more than this,
+_NOTICEABLE_S = 0.001  # and by more than what any client takes to send
 
 
 def render_summary(
@@ -109,17 +110,23 @@ def _table(summary: Mapping[str, Any]) -> list[str]:
         cells = [duration(block[stat], unit) for stat in ("p50", "p95", "p99")]
         between = interval(block["ci95"]["p95"], unit)
         lines.append(f"  {METRIC_NAMES[name]:<13}{cells[0]:>9}{cells[1]:>11}{cells[2]:>11}     {between}")
-    return lines + _missing(metrics, shown) + _with_failures(summary)
+    return lines + _missing(metrics, shown) + _with_failures(summary) + _with_unfinished(summary)
 
 
 def _row_names(metrics: Mapping[str, Any]) -> list[str]:
     names: list[str] = []
     for name in _HEADLINE:
         names.append(name)
-        due, sent = metrics.get(f"{name}_due", {}).get("p50"), metrics[name]["p50"]
-        if due and sent and due > _NOTICEABLE * sent:
+        due, sent = metrics.get(f"{name}_due", {}), metrics[name]
+        if any(_is_later(due.get(stat), sent[stat]) for stat in ("p50", "p95", "p99")):
             names.append(f"{name}_due")
     return names
+
+
+def _is_later(due_s: float | None, sent_s: float | None) -> bool:
+    if not due_s or not sent_s:
+        return False
+    return due_s > _NOTICEABLE * sent_s and due_s - sent_s > _NOTICEABLE_S
 
 
 def _missing(metrics: Mapping[str, Any], shown: list[str]) -> list[str]:
@@ -143,6 +150,15 @@ def _with_failures(summary: Mapping[str, Any]) -> list[str]:
         if ttft["count"] >= samples_needed(float(stat[1:]))
     ]
     return [f"  TTFT with failures as ∞: {', '.join(cells)}"] if cells else []
+
+
+def _with_unfinished(summary: Mapping[str, Any]) -> list[str]:
+    """The same where some were not waited for to their end: they took at least as long."""
+    ttft, count = summary["censored"]["ttft"], summary["censored"]["count"]
+    cells = [f"{stat} {duration(ttft[stat])}" for stat in ("p50", "p95", "p99") if ttft[stat] is not None]
+    if not count or not ttft["unfinished"] or not cells:
+        return []
+    return [f"  TTFT by Kaplan-Meier, {count:,} unfinished: {', '.join(cells)}"]
 
 
 def _facts(summary: Mapping[str, Any], width: int) -> list[str]:
@@ -183,6 +199,9 @@ def _instrument(summary: Mapping[str, Any]) -> list[str]:
         parts.append(f"send lag {stat} {duration(lag[stat])}")
     if facts["cpu_share"] is not None:
         parts.append(f"client CPU {percent(facts['cpu_share'])}")
+    if (facts["workers"] or 1) > 1:
+        reason = facts["workers_reason"]
+        parts.append(f"{facts['workers']} workers" + (f" ({reason})" if reason else ""))
     return [", ".join(parts)] if parts else []
 
 

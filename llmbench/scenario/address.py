@@ -100,6 +100,14 @@ def parse_address(value: object, unix_socket: str | None = None) -> Address:
     )
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
 def mask_address(text: str) -> str:
     """The text of a URL with its user:password@ masked, however broken the URL is."""
     return re.sub(r"^(\s*[A-Za-z][A-Za-z0-9+.-]*://)?[^/?#\s]*@", rf"\1{MASK}@", text)

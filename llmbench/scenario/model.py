@@ -83,6 +83,7 @@ WorkloadKind = Literal[
     "mooncake",
     "bailian",
     "burstgpt",
+    "trace",
     "servegen",
     "openai-batch",
     "sessions",
@@ -272,7 +273,8 @@ class Workload(Frozen):
         description=(
             "File of prompts or traffic; relative to the scenario file. jsonl: a JSON object a line, as in "
             '{"prompt": "Say hi.", "max_tokens": 32} or {"messages": [{"role": "user", "content": "Hi."}]}; '
-            "azure: CSV with TIMESTAMP, ContextTokens, GeneratedTokens."
+            "azure, burstgpt: their CSV; mooncake, bailian: JSON lines with timestamp, lengths and hash_ids; "
+            "trace: llmbench's own, as llmbench trace convert writes it."
         ),
     )
     input_scale: PositiveNumber = Field(1.0, description="Multiplies the prompt lengths of a trace.")
@@ -303,7 +305,9 @@ class Cost(Frozen):
 class Instrument(Frozen):
     """How llmbench itself works; auto fits nearly everyone."""
 
-    workers: Workers = Field("auto", description="Client processes.")
+    workers: Workers = Field(
+        "auto", description="Client processes; auto takes as many as the load needs, which is mostly one."
+    )
     transport: Literal["auto", "fast", "aiohttp", "httpx"] = Field("auto", description="HTTP client.")
     timestamps: Literal["auto", "kernel", "loop"] = Field(
         "auto",

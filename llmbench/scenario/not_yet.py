@@ -26,10 +26,6 @@ def _is_demanded(value: Any) -> bool:
     return value is True or word in ("true", "yes", "on") or "://" in word
 
 
-def _is_several(value: Any) -> bool:
-    return not isinstance(value, bool) and str(value).strip().isdecimal() and int(value) > 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotYet:
     """A key that is refused: with `value`, or whenever `asks` says so. `workload` is every workload."""
@@ -54,13 +50,9 @@ NOT_YET = (
     NotYet(key="matrix", instead="run it once for each combination, with --set"),
     NotYet(key="cost", instead="remove it"),
     NotYet(key="server_metrics", asks=_is_demanded, instead="write auto or false"),
-    NotYet(key="instrument.workers", asks=_is_several, instead="write auto or 1"),
     NotYet(key="load.until", instead="write duration: 60s or requests: 500"),
     NotYet(key="workload.slo", instead="write the limits under slo, for all workloads"),
     NotYet(key="workload.kind", value="sharegpt"),
-    NotYet(key="workload.kind", value="mooncake"),
-    NotYet(key="workload.kind", value="bailian"),
-    NotYet(key="workload.kind", value="burstgpt"),
     NotYet(key="workload.kind", value="servegen"),
     NotYet(key="workload.kind", value="openai-batch"),
     NotYet(key="workload.kind", value="sessions"),
@@ -70,11 +62,6 @@ NOT_YET = (
 def values_not_yet(key: str) -> tuple[str, ...]:
     """The values of `key` that are refused, so that nothing offers them."""
     return tuple(entry.value for entry in NOT_YET if entry.key == key and entry.value is not None)
-
-
-def is_not_yet(key: str) -> bool:
-    """Whether the key itself is refused, or some of its values are."""
-    return any(entry.key == key for entry in NOT_YET)
 
 
 IMPLEMENTED_WORKLOADS = tuple(

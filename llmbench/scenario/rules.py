@@ -25,17 +25,19 @@ FILE_WORKLOADS = (
     "mooncake",
     "bailian",
     "burstgpt",
+    "trace",
     "servegen",
     "openai-batch",
     "sessions",
 )
-TRACE_WORKLOADS = ("azure", "mooncake", "bailian", "burstgpt", "servegen", "sessions")
-_TRACE_LENGTHS = ("azure", "mooncake", "bailian", "burstgpt", "servegen")
+TRACE_WORKLOADS = ("azure", "mooncake", "bailian", "burstgpt", "trace", "servegen", "sessions")
+_TRACE_LENGTHS = ("azure", "mooncake", "bailian", "burstgpt", "trace", "servegen")
 _PATH_EXAMPLES = {
     "jsonl": "prompts.jsonl",
     "sharegpt": "conversations.json",
     "mooncake": "trace.jsonl",
     "bailian": "trace.jsonl",
+    "trace": "trace.jsonl",
     "openai-batch": "batch.jsonl",
     "sessions": "sessions.jsonl",
 }

@@ -18,7 +18,6 @@ from llmbench.trust.reason import (
     less_load,
     percent,
     reason,
-    setting,
     was_cut_short,
 )
 
@@ -68,7 +67,7 @@ def _client_late(summary: Summary) -> Reason | None:
 
 def _sending_more(summary: Summary) -> str:
     """How to send more in time: with cores that lie idle, else with less to do."""
-    workers, most = summary["instrument"]["workers"], setting(summary, "most_workers")
+    workers, most = summary["instrument"]["workers"], summary["instrument"].get("workers_at_most")
     if workers is not None and most is not None and workers < most:
         return (
             f"send with another core (--set instrument.workers={workers + 1}), {less_load(summary)}, or move "

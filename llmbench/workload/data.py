@@ -19,7 +19,9 @@ import orjson
 
 from llmbench.errors import UsageError
 from llmbench.scenario.model import Scenario, Workload
-from llmbench.workload.azure import MAX_NAMED_ROWS, Trace, load_trace
+from llmbench.workload.traces import TRACE_KINDS, load_trace
+from llmbench.workload.traces.rows import MAX_NAMED_ROWS
+from llmbench.workload.traces.trace import Trace
 
 _LINE_KEYS = ("prompt", "messages", "max_tokens", "output_tokens")
 _MOST_SHOWN_KEYS = 3
@@ -95,11 +97,12 @@ def read_file(
     kind: str, path: str, scenario_dir: Path | None = None, root: str = "workload"
 ) -> Trace | tuple[PromptRow, ...]:
     """What a workload's file holds; raises UsageError, each line beginning with `<root>.path: `."""
-    if kind not in ("azure", "jsonl"):
-        raise UsageError(f"{root}.kind: {kind} reads no file in this version; write jsonl or azure")
+    if kind not in ("jsonl", *TRACE_KINDS):
+        kinds = ", ".join(("jsonl", *TRACE_KINDS))
+        raise UsageError(f"{root}.kind: {kind} reads no file in this version; write one of {kinds}")
     try:
         file = resolve_data_path(path, scenario_dir)
-        return load_prompts(file) if kind == "jsonl" else load_trace(file)
+        return load_prompts(file) if kind == "jsonl" else load_trace(kind, file)
     except UsageError as error:
         said = str(error).replace(f"{Path.cwd()}/", "")  # shorter, and still a path that an editor opens
         raise UsageError("\n".join(f"{root}.path: {line}" for line in said.split("\n"))) from None

@@ -29,14 +29,16 @@ import orjson
 
 from llmbench.errors import UsageError
 from llmbench.scenario.model import Scenario, Workload
-from llmbench.workload.azure import Trace
 from llmbench.workload.data import CHAT_ONLY, Message, PromptRow, Rows, WorkloadData
 from llmbench.workload.fit import TextFit, stated_fit
 from llmbench.workload.lengths import BLOCK, BlockDraws, Lengths
 from llmbench.workload.prose import Story, Tags
+from llmbench.workload.traces.trace import PrefixBlocks, Trace
 
 # Hashing a prompt takes microseconds; the first thousand identify a prompt set.
 HASHED_PROMPTS = 1000
+_BLOCKS_KEPT = 4096  # of a trace's shared blocks: some 10 MB of text
+_BLOCK_PLACES = 1 << 16  # places of the story where blocks begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,7 @@ class _Synthetic:
         self._groups = BlockDraws(
             lambda rng, count: rng.random(count), seed=seed, purpose=f"group/{position}"
         )
+        self._block_texts: dict[tuple[int, float], tuple[str, float]] = {}
         self._system, system_tokens = _salted_system(workload, fit, run_salt, seed)
         self._lead = f"{fit.lead} " if fit.lead else ""
         self._overhead = fit.overhead_tokens + system_tokens + fit.tokens_of(fit.lead.split())
@@ -148,6 +151,9 @@ class _Synthetic:
         if self._trace is not None:
             row = nth % len(self._trace)
             inputs, outputs = int(self._trace.input_tokens[row]), int(self._trace.output_tokens[row])
+            if self._trace.blocks is not None:
+                text = self._of_blocks(self._trace.blocks, row, inputs - self._overhead)
+                return self._spec(index, workload, tenant, None, text, inputs, outputs)
         else:
             assert self._inputs is not None
             assert self._outputs is not None
@@ -161,14 +167,52 @@ class _Synthetic:
         own, _ = _text(
             self._story, self._tags, index, self._starts.at(index), asked - self._overhead - prefix_tokens
         )
-        messages, prompt = _framed(self._lead + prefix + own, self._system, is_chat=self._is_chat)
+        return self._spec(index, workload, tenant, group, prefix + own, asked, outputs)
+
+    def _of_blocks(self, blocks: PrefixBlocks, row: int, tokens: float) -> str:
+        """A prompt of `tokens` tokens that has with every other as many blocks in common as their ids say."""
+        texts: list[str] = []
+        *whole, last = blocks.of(row).tolist()
+        for block in whole:
+            if tokens < 1:
+                break
+            text, cost = self._block(block, min(tokens, blocks.tokens))
+            texts.append(text)
+            tokens -= cost
+        if tokens >= 1 or not texts:
+            texts.append(self._block(last, tokens)[0])
+        return " ".join(texts)
+
+    def _block(self, block: int, tokens: float) -> tuple[str, float]:
+        """A block's text and its cost: the same for the same block, and its beginning where it is cut."""
+        key = (block, tokens)
+        found = self._block_texts.get(key)
+        if found is None:
+            place = self._starts.at(block % _BLOCK_PLACES)
+            found = _text(self._story, self._tags, block, place, tokens)
+            if len(self._block_texts) >= _BLOCKS_KEPT:
+                self._block_texts.pop(next(iter(self._block_texts)))
+            self._block_texts[key] = found
+        return found
+
+    def _spec(
+        self,
+        index: int,
+        workload: int,
+        tenant: str | None,
+        group: int | None,
+        text: str,
+        input_tokens: int,
+        output_tokens: int,
+    ) -> RequestSpec:
+        messages, prompt = _framed(self._lead + text, self._system, is_chat=self._is_chat)
         return RequestSpec(
             index=index,
             workload=workload,
             tenant=tenant,
             prefix_group=group,
-            input_tokens_asked=asked,
-            output_tokens_asked=outputs,
+            input_tokens_asked=input_tokens,
+            output_tokens_asked=output_tokens,
             messages=messages,
             prompt=prompt,
         )

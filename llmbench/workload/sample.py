@@ -1,11 +1,13 @@
-"""Make a sample trace in the Azure LLM 2023 format, with rates and lengths of that kind.
+"""Make a sample trace in the format of Azure LLM 2023 or Mooncake, with rates and lengths of that kind.
 
     python -m llmbench.workload.sample scenarios/data/azure-sample.csv
+    python -m llmbench.workload.sample --as mooncake scenarios/data/mooncake-sample.jsonl
 
-The real files stay with their publisher; this sample is drawn from distributions of our own choosing.
+The real files stay with their publisher; these samples are drawn from distributions of our own choosing.
 Arrivals are bursty: exponential gaps whose rate switches between calm and busy spells (a Markov-modulated
 Poisson process). Lengths are lognormal: prompts in two populations (short turns, long conversations),
-answers in one.
+answers in one. In Mooncake's format requests are turns of conversations: all begin with one system prompt,
+and a later turn with everything that its conversation had said before.
 
 Only `random.Random.random` is drawn on, whose sequence Python guarantees from version to version; everything
 else is computed here. The same arguments therefore make the same bytes everywhere.
@@ -14,13 +16,14 @@ else is computed here. The same arguments therefore make the same bytes everywhe
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from llmbench.workload.azure import HEADER
+from llmbench.workload.traces.azure import HEADER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,12 @@ BUSY_RATE_PER_S = 11.0
 CALM_SPELL_S = 12.0
 BUSY_SPELL_S = 4.0
 
+NEW_CONVERSATION_SHARE = 0.45  # of Mooncake's requests; the others are the next turn of an open one
+SYSTEM_TOKENS = 512
+LONGEST_CONTEXT = 32_000
+BLOCK_TOKENS = 512
+OPEN_CONVERSATIONS = 24
+
 DEFAULT_SEED = 2023
 DEFAULT_ROWS = 800
 
@@ -55,6 +64,30 @@ def sample_csv(*, seed: int = DEFAULT_SEED, num_rows: int = DEFAULT_ROWS) -> byt
         prompts = LONG_CONVERSATIONS if rng.random() < LONG_SHARE else SHORT_TURNS
         lines.append(f"{_timestamp(ticks)},{_length(rng, prompts)},{_length(rng, ANSWERS)}")
     return ("\r\n".join(lines) + "\r\n").encode("ascii")
+
+
+def sample_jsonl(*, seed: int = DEFAULT_SEED, num_rows: int = DEFAULT_ROWS) -> bytes:
+    """The whole file in Mooncake's format: `num_rows` lines, instants in milliseconds."""
+    rng = Random(seed)
+    lines: list[str] = []
+    open_chains: list[tuple[int, list[int]]] = []  # tokens so far and the ids of their whole blocks
+    next_id = 1
+    for ticks in _arrival_ticks(rng, num_rows):
+        tokens, ids = SYSTEM_TOKENS, [0]
+        if open_chains and rng.random() >= NEW_CONVERSATION_SHARE:
+            tokens, ids = open_chains.pop(int(rng.random() * len(open_chains)))
+        tokens += _length(rng, LONG_CONVERSATIONS if rng.random() < LONG_SHARE else SHORT_TURNS)
+        answer = _length(rng, ANSWERS)
+        missing = -(-tokens // BLOCK_TOKENS) - len(ids)
+        ids = [*ids, *range(next_id, next_id + missing)]
+        next_id += missing
+        row = {"timestamp": ticks // 10_000, "input_length": tokens, "output_length": answer, "hash_ids": ids}
+        lines.append(json.dumps(row))
+        if tokens + answer < LONGEST_CONTEXT:
+            # the answer joins the context; the block it begins in is filled up and so another one
+            open_chains.append((tokens + answer, ids[: tokens // BLOCK_TOKENS]))
+        del open_chains[:-OPEN_CONVERSATIONS]
+    return ("\n".join(lines) + "\n").encode("ascii")
 
 
 def _arrival_ticks(rng: Random, num_rows: int) -> Iterator[int]:
@@ -101,13 +134,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the sample to the path given."""
     parser = argparse.ArgumentParser(
         prog="python -m llmbench.workload.sample",
-        description="Make a sample trace in the Azure LLM 2023 format.",
+        description="Make a sample trace in the format of Azure LLM 2023 or Mooncake.",
     )
-    parser.add_argument("path", type=Path, help="the CSV file to write")
+    parser.add_argument("path", type=Path, help="the file to write")
+    parser.add_argument("--as", dest="kind", choices=("azure", "mooncake"), default="azure")
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS)
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     options = parser.parse_args(arguments)
-    options.path.write_bytes(sample_csv(seed=options.seed, num_rows=options.rows))
+    make = sample_csv if options.kind == "azure" else sample_jsonl
+    options.path.write_bytes(make(seed=options.seed, num_rows=options.rows))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,11 @@ def test_the_cache_is_as_large_as_said_or_as_there_is_and_never_larger_than_of_u
     paged = cache_size(MODEL, resolve(kv_cache_memory=1024 * PER_TOKEN), available_bytes=0)
     assert (paged.num_blocks, paged.block_size) == (16, 64)
     assert cache_size(MODEL, resolve(max_num_seqs=2), available_bytes=10**12).num_tokens == 2 * 512
+    asked = {"max_num_seqs": 2, "kv_cache_memory": 2048 * PER_TOKEN}
+    kept = cache_size(MODEL, resolve(**asked, enable_prefix_caching=True), available_bytes=0)
+    assert kept.num_tokens == 2048  # the rest keeps prompts of finished requests
+    bare = cache_size(MODEL, resolve(**asked, enable_prefix_caching=False), available_bytes=0)
+    assert bare.num_tokens == 2 * 512
     assert cache_size(MODEL, resolve(), available_bytes=600 * PER_TOKEN).num_blocks == 9
     slabs = cache_size(MODEL, resolve(kv_cache="contiguous"), available_bytes=2000 * PER_TOKEN)
     assert (slabs.num_blocks, slabs.block_size) == (3, 512)

@@ -274,7 +274,6 @@ def test_a_full_disk_ends_the_run_with_words_and_keeps_what_was_written(tmp_path
 def test_what_this_version_cannot_do_is_refused_by_name(tmp_path):
     for part, name in [
         ({"matrix": {"load.rate": ["1/s", "2/s"]}}, "matrix"),
-        ({"instrument": {"workers": 4}}, r"instrument\.workers"),
     ]:
         with pytest.raises(UsageError, match=name):
             run_scenario(scenario_of("http://127.0.0.1:9", **part), out=tmp_path)

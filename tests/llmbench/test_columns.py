@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmbench.columns import RequestColumns, from_records, take_rows
+from llmbench.columns import RequestColumns, from_records
 from llmbench.errors import UsageError
 from llmbench.parquet import (
     REQUEST_COLUMNS,
@@ -140,16 +140,23 @@ def test_a_foreign_file_is_a_usage_error_that_names_it(tmp_path: Path):
 
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(0, 10**12), max_size=5), max_size=12), st.randoms(use_true_random=False))
-def test_rows_can_be_taken_in_any_order(events, random):
-    columns = from_records([ok_record(index, events=sorted(each)) for index, each in enumerate(events)])
-    order = list(range(len(events)))
-    random.shuffle(order)
-    taken = take_rows(columns, np.array(order, dtype=np.int64))
-    found = [
-        taken.event_ns[taken.event_offsets[row] : taken.event_offsets[row + 1]].tolist()
-        for row in range(taken.num_rows)
+def test_records_in_any_order_make_the_same_rows(events, random):
+    records = [
+        ok_record(index, sent=index, events=sorted(each), tenant=f"t{index % 3}", request_id=f"r-{index}")
+        for index, each in enumerate(events)
     ]
-    assert found == [sorted(events[row]) for row in order]
+    in_order = from_records(records)
+    random.shuffle(records)
+    columns = from_records(records)
+    assert columns.index.tolist() == list(range(len(events)))
+    assert columns.texts["request_id"] == in_order.texts["request_id"]
+    for row in range(columns.num_rows):
+        span = slice(columns.event_offsets[row], columns.event_offsets[row + 1])
+        assert columns.event_ns[span].tolist() == sorted(events[row])
+        assert columns.event_tokens[span].tolist() == [1] * len(events[row])
+        assert columns.integers["sent_ns"].values[row] == row
+        tenant = columns.labels["tenant"]
+        assert tenant.names[tenant.codes[row]] == f"t{row % 3}"
 
 
 def test_labels_count_what_they_name():

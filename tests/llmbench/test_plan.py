@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llmbench.errors import UsageError
 from llmbench.load.plan import MAX_PLANNED, make_plan
 from llmbench.scenario.model import Scenario
-from llmbench.workload.azure import Trace
+from llmbench.workload.traces.trace import Trace
 
 S = 1_000_000_000
 
@@ -295,3 +295,28 @@ def test_planned_requests_split_into_warm_up_and_exactly_the_number_asked(arriva
     assert phases.count("measure") == num
     assert phases == sorted(phases, reverse=True)  # warm-up first
     assert phases.count("warmup") == made.num_warmup
+
+
+@pytest.mark.parametrize(
+    ("level", "load"),
+    [
+        (True, {"arrivals": "poisson", "rate": "4/s", "duration": "10s"}),
+        (
+            True,
+            {"arrivals": "poisson", "stages": [{"rate": "4/s", "for": "5s"}, {"rate": "4/s", "for": "5s"}]},
+        ),
+        (
+            False,
+            {"arrivals": "poisson", "stages": [{"rate": "4/s", "for": "5s"}, {"rate": "8/s", "for": "5s"}]},
+        ),
+        (False, {"arrivals": "constant", "rate": "1/s", "stages": [{"ramp_to": "8/s", "for": "5s"}]}),
+        (True, {"arrivals": "closed", "concurrency": 4, "duration": "10s"}),
+        (False, {"arrivals": "closed", "concurrency": 1, "stages": [{"ramp_to": 4, "for": "5s"}]}),
+    ],
+)
+def test_only_a_load_of_one_level_is_meant_to_be_steady(level, load):
+    assert plan(**load).is_level is level
+
+
+def test_a_trace_follows_its_own_course():
+    assert not plan(trace(0, 1, 2), arrivals="trace", duration="10s").is_level

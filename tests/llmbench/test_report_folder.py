@@ -9,14 +9,14 @@ import pytest
 
 from llmbench.cli.app import main
 from llmbench.columns import from_records
-from llmbench.context import RunContext, StageWindow
+from llmbench.context import LostWorker, RunContext, StageWindow
 from llmbench.errors import UsageError
 from llmbench.parquet import read_requests, read_timeline
 from llmbench.records import to_journal
 from llmbench.report.folder import RunFolder, create, open_folder, replace_file, write_json
-from llmbench.report.rebuild import NO_RECORD, rebuild, write_results
+from llmbench.report.rebuild import NO_RECORD, read_journals, rebuild, write_results
 from llmbench.report.timeline import request_rows
-from tests.llmbench.sample_runs import MS, S, failed_record, limit, ok_record, steady_run
+from tests.llmbench.sample_runs import MS, S, closed_loop, failed_record, limit, ok_record, steady_run
 
 START = datetime(2026, 11, 30, 20, 45, 12, tzinfo=UTC)
 
@@ -333,3 +333,21 @@ def test_a_run_that_never_began_leaves_no_folder_and_one_that_did_is_kept(tmp_pa
     (used.journal / "requests-0.jsonl").write_text("{}\n", encoding="utf-8")
     used.remove_if_unused()
     assert used.journal.exists()
+
+
+def test_of_a_closed_loop_of_several_workers_only_what_each_had_begun_was_planned(tmp_path: Path):
+    """Worker 0 went on for longer: its last requests are no evidence of any of the others'."""
+    context = closed_loop(instrument={"workers": 3})
+    folder = new_folder(tmp_path, context)
+    journal_of(folder, [ok_record(index, worker=0) for index in (0, 3, 9, 12)], worker=0)
+    journal_of(folder, [ok_record(index, worker=1) for index in (1, 4)], worker=1)
+    columns, _ = read_journals(folder, context)
+    assert columns.index.tolist() == [0, 1, 3, 4, 6, 9, 12]
+    died = closed_loop(
+        instrument={"workers": 3},
+        lost_workers=(LostWorker(worker=2, how="was killed by SIGKILL", started=2),),
+    )
+    columns, _ = read_journals(folder, died)
+    assert columns.index.tolist() == [0, 1, 2, 3, 4, 5, 6, 9, 12]
+    assert columns.texts["error"][2] == "worker 2, whose request it was, was killed by SIGKILL"
+    assert columns.texts["error"][6] == NO_RECORD

@@ -148,7 +148,7 @@ class Ended:
         self.sent_ms = {index: (at - runner.epoch_ns) / MS for index, at in line.sent}
 
 
-def go(plan, line=None, *, meanwhile=None, loop="uvloop", prepare=prepare, **options):
+def go(plan, line=None, *, meanwhile=None, loop="uvloop", prepare=prepare, start=None, **options):
     line = line or Line()
     records = []
     settings_ = {"api": "chat", "stream": True, "max_in_flight": 10**6, "drain_timeout_s": 5.0, **options}
@@ -156,7 +156,7 @@ def go(plan, line=None, *, meanwhile=None, loop="uvloop", prepare=prepare, **opt
     async def main():
         runner = Runner(plan, prepare, line, records.append, RunnerOptions(**settings_))
         task = asyncio.ensure_future(meanwhile(runner)) if meanwhile else None
-        await asyncio.wait_for(runner.run(), 20)
+        await asyncio.wait_for(runner.run(start), 20)
         if task is not None:
             await task
         return Ended(runner, line, records)
@@ -503,3 +503,69 @@ def test_a_burst_waits_for_no_connection(size):
     run_on("uvloop", main)
     assert len(exchanges) == size + 1
     assert {exchange.connect_ns for exchange in exchanges} == {None}
+
+
+# ---- one start for several
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("plan", [due_at(0, 0, 20), slots(3, requests=9)], ids=["open", "closed"])
+def test_a_start_that_lies_ahead_is_waited_for(plan, loop):
+    async def start():
+        return time.monotonic_ns() + 150 * MS
+
+    ended = go(plan, start=start, loop=loop)
+    assert min(ended.sent_ms.values()) >= 0
+    assert min(ended.sent_ms.values()) < 1000 * BUSY_S
+    assert ended.outcomes == {"ok": len(ended.records)}
+
+
+def test_all_is_ready_before_the_start_is_asked_for():
+    line = Line()
+    prepared = []
+
+    def noted(index):
+        prepared.append(index)
+        return prepare(index)
+
+    async def start():
+        assert len(prepared) == READY_AHEAD
+        assert line.warmed
+        assert not line.sent
+        return time.monotonic_ns()
+
+    go(due_at(*[0] * 300), line, start=start, prepare=noted)
+    assert len(line.sent) == 300
+
+
+@pytest.mark.parametrize("plan", [due_at(0, 20, 40), slots(3, requests=9)], ids=["open", "closed"])
+def test_a_run_that_is_stopped_before_its_start_sends_nothing(plan):
+    line = Line()
+
+    async def main():
+        records = []
+        options = RunnerOptions(api="chat", stream=True, max_in_flight=9, drain_timeout_s=5)
+        runner = Runner(plan, prepare, line, records.append, options)
+
+        async def start():
+            runner.stop(interrupted=True)
+            return time.monotonic_ns()
+
+        await asyncio.wait_for(runner.run(start), 10)
+        return records
+
+    records = run_on("uvloop", main)
+    assert not line.sent
+    assert [record.outcome for record in records] == ["cancelled"] * (3 if plan.is_open else 9)
+
+
+@pytest.mark.parametrize("worker", [0, 1, 2])
+def test_a_share_keeps_the_indices_of_the_whole(worker):
+    whole = due_at(*range(0, 80, 10))
+    line = Line()
+    ended = go(whole.share(worker, 3), line)
+    expected = list(range(worker, 8, 3))
+    assert [record.index for record in ended.records] == expected
+    assert [record.due_ns for record in ended.records] == [10 * MS * index for index in expected]
+    assert {record.worker for record in ended.records} == {worker}
+    assert [index for index, _ in line.sent] == expected

@@ -163,7 +163,7 @@ SLIPS: list[tuple[str, str, list[str]]] = [
     ("name: chat", "instrument: {workers: 0}", ["line 1 | instrument.workers: 0 | write auto or 1 to 1024"]),
     ("name: chat", "server_metrics: maybe", ["line 1 | server_metrics: maybe | write auto, true, false or the URL of a metrics page"]),
     ("kind: synthetic", "kind: syntetic", ["line 9 | workload.kind: syntetic | unknown; did you mean synthetic?"]),
-    ("kind: synthetic", "kind: [a]", ["line 9 | workload.kind | unknown; write one of synthetic, jsonl, inline, azure"]),
+    ("kind: synthetic", "kind: [a]", ["line 9 | workload.kind | unknown; write one of synthetic, jsonl, inline, azure, mooncake, bailian, burstgpt, trace"]),
     ("  output_tokens: 128\n", "", ["line 8 | workload | synthetic needs output_tokens; write output_tokens: 128"]),
     ("kind: synthetic", "kind: inline", ["line 8 | workload | inline needs prompts; write prompts: [Say hi]", "line 10 | workload.input_tokens: 512 | inline brings its own prompts; remove it"]),
     ("kind: synthetic", "kind: synthetic\n  prompts: [a]", ["line 10 | workload.prompts | belongs to kind: inline"]),

@@ -105,12 +105,6 @@ def test_what_this_version_refuses_is_not_offered() -> None:
     workload = SCHEMA["$defs"]["Workload"]["properties"]
     (kinds,) = [item["enum"] for item in workload["kind"]["anyOf"] if "enum" in item]
     assert set(kinds) == set(IMPLEMENTED_WORKLOADS)
-    (stamps,) = [
-        item["enum"]
-        for item in SCHEMA["$defs"]["Instrument"]["properties"]["timestamps"]["anyOf"]
-        if "enum" in item
-    ]
-    assert "kernel" not in stamps
     for entry in NOT_YET:
         *parents, key = entry.key.split(".")
         owner = SCHEMA["$defs"][parents[0].title()] if parents else SCHEMA

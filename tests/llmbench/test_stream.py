@@ -113,6 +113,7 @@ def streams(draw):
 def in_full(exchange, api, body, chunks):
     answer = Answer()
     answer.end_ns = exchange.end_ns
+    answer.body_bytes = len(body)
     reader = _StreamReader(answer, api, keep_text=True)
     for _ in reader.read_events(split_events(body)):
         pass

@@ -111,7 +111,7 @@ def late():
 
 
 @pytest.mark.parametrize(
-    ("workers", "most_workers", "arrivals", "said"),
+    ("workers", "at_most", "arrivals", "said"),
     [
         (1, 4, "poisson", "--set instrument.workers=2"),
         (2, 4, "poisson", "--set instrument.workers=3"),
@@ -120,10 +120,10 @@ def late():
         (1, None, "trace", "load.speed"),
     ],
 )
-def test_a_late_client_is_given_cores_where_it_can_have_more(workers, most_workers, arrivals, said):
+def test_a_late_client_is_given_cores_where_it_can_have_more(workers, at_most, arrivals, said):
     records, context = late()
-    context = replace(context, instrument={"workers": workers})
-    context = with_settings(context, most_workers=most_workers, arrivals=arrivals)
+    context = replace(context, instrument={"workers": workers, "workers_at_most": at_most})
+    context = with_settings(context, arrivals=arrivals)
     hint = reasons(records, context)["client_late"]["hint"]
     assert said in hint
     assert ("instrument.workers" in hint) is ("workers" in said)

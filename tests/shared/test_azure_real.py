@@ -12,7 +12,7 @@ import pytest
 from llmbench.bench import run_scenario
 from llmbench.mock import MockOptions, serve_in_thread
 from llmbench.scenario.model import Scenario
-from llmbench.workload.azure import load_trace
+from llmbench.workload.traces.azure import load_trace
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data" / "azure-llm-2023"
 CONVERSATION = FOLDER / "AzureLLMInferenceTrace_conv_first15min.csv"
