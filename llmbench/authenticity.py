@@ -36,6 +36,8 @@ AT_END_SHARE = 0.98  # of E2E had passed when the last nine tenths of the events
 TAIL_SHARE = 0.9  # of the events; a first one may have been let through
 ONE_EVENT_SHARE = 0.9  # of the tokens in one event
 ONE_EVENT_TOKENS = 32  # fewer may be what a speculative step or a stream interval gives
+FIRST_READ_BYTES = 1 << 12  # of a burst, at most (client.kernel_stamps)
+STAMPED_TOKENS = 8  # with stamps of their own, that need no look at the lag
 MIN_EVENTS = 4  # below, a stream shows no shape
 CROWDED = 4  # events an instant
 MIN_GROUPED_EVENTS = 8
@@ -175,7 +177,7 @@ def _shapes(columns: RequestColumns, total_tokens: NDArray[np.int64], lag_ns: fl
         num_groups=num_groups,
         mean_size=sums / pauses,
         mean_lull_ns=lulls / pauses,
-        is_one_piece=_is_one_piece(columns, num_tokens, lag_ns) & ~one_event,
+        is_one_piece=_is_one_piece(columns, num_tokens, num_groups, lag_ns) & ~one_event,
         is_one_event=one_event & (e2e >= FASTEST_TOKEN_NS * num_tokens),
         is_crowded=(events >= MIN_EVENTS) & (num_groups == 1) & (CROWDED * _num_instants(columns) <= events),
         ttft_share=(first - sent) / e2e,
@@ -226,10 +228,13 @@ def _is_one_event(columns: RequestColumns, num_tokens: Numbers) -> BoolRows:
     return whole & ~columns.labels["finish_reason"].among(*_CALLS)
 
 
-def _is_one_piece(columns: RequestColumns, num_tokens: Numbers, lag_ns: float) -> BoolRows:
+def _is_one_piece(
+    columns: RequestColumns, num_tokens: Numbers, num_groups: NDArray[np.int64], lag_ns: float
+) -> BoolRows:
     """Did the output come at the end, faster than any model writes, though there had been time to write it?
 
-    A client that was late by its lag may have seen as one what came spread over so much time.
+    A client that was late by its lag may have seen as one what came spread over so much time. Where the
+    kernel stamped, only in a burst's first read: what later ones brought came between the stamps.
     """
     events, num = columns.event_ns, columns.num_events
     skipped = np.floor(num * (1 - TAIL_SHARE)).astype(np.int64)
@@ -237,10 +242,23 @@ def _is_one_piece(columns: RequestColumns, num_tokens: Numbers, lag_ns: float) -
     last, sent = events[columns.event_offsets[1:] - 1], columns.integers["sent_ns"].values
     tail_tokens = num_tokens * (num - skipped) / num
     at_end = tail_start - sent >= AT_END_SHARE * (last - sent)
-    too_fast = last - tail_start + lag_ns < FASTEST_TOKEN_NS * (tail_tokens - 1)
+    tail_ns = last - tail_start
+    stamped = _after_first_read(columns, num_groups) * tail_tokens
+    too_fast = (tail_ns + lag_ns < FASTEST_TOKEN_NS * (tail_tokens - 1)) | (
+        (stamped >= STAMPED_TOKENS) & (tail_ns < FASTEST_TOKEN_NS * (stamped - 1))
+    )
     had_time = last - sent >= FASTEST_TOKEN_NS * num_tokens
     found: BoolRows = (num >= MIN_EVENTS) & at_end & too_fast & had_time
     return found
+
+
+def _after_first_read(columns: RequestColumns, num_groups: NDArray[np.int64]) -> Numbers:
+    """At least which share of each stream's last burst came after its first read; 0 where nobody knows."""
+    body, reads = columns.integers["body_bytes"], columns.integers["reads"]
+    known = columns.integers["read_lag_ns"].is_set & body.is_set & (body.values > 0) & reads.is_set
+    known &= reads.values - (num_groups - 1) >= 2  # every other burst took a read at least
+    share = 1 - FIRST_READ_BYTES / np.where(known, body.values, FIRST_READ_BYTES)
+    return np.where(known, np.maximum(share, 0.0), 0.0)
 
 
 def _kinds(shapes: _Shapes, lag_ns: float) -> tuple[dict[str, BoolRows], dict[str, Any] | None, int | None]:

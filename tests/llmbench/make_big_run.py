@@ -12,7 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from llmbench.columns import LABELS, TEXTS, IntColumn, LabelColumn, RequestColumns
+from llmbench.columns import (
+    COUNTS,
+    DURATIONS,
+    INSTANTS,
+    LABELS,
+    TEXTS,
+    IntColumn,
+    LabelColumn,
+    RequestColumns,
+)
 from llmbench.context import RunContext, StatedLimit
 from llmbench.parquet import write_requests
 from llmbench.report.folder import RunFolder, create
@@ -66,7 +75,7 @@ def integers(
         "worker": np.zeros(len(due), dtype=np.int64),
         "reads": np.full(len(due), 200),
     }
-    names = ("turn", "cached_tokens", "reasoning_tokens", "role_chunk_ns", "finish_chunk_ns")
+    names = [name for name in (*INSTANTS, *DURATIONS, *COUNTS) if name not in given]
     absent = dict.fromkeys(names, np.zeros(len(due), dtype=np.int64))
     return {name: IntColumn(values, always) for name, values in given.items()} | {
         name: IntColumn(values, never) for name, values in absent.items()

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmbench.authenticity import FASTEST_TOKEN_NS
+from llmbench.authenticity import FASTEST_TOKEN_NS, FIRST_READ_BYTES
+from llmbench.client import kernel_stamps
 from llmbench.columns import from_records
 from llmbench.report.summary import summarise
 from llmbench.report.text import stream_words
@@ -17,7 +18,7 @@ LAG_S = 0.001
 
 
 def run_of(streams, *, lag_s=LAG_S, slo=(), **more):
-    """A summary of streams, each a list of events, (gap before it in ns, tokens); the first gap is TTFT."""
+    """A summary of streams, each a list of events: (gap before it in ns, tokens); the first gap is TTFT."""
     records = []
     for index, stream in enumerate(streams):
         sent = index * S
@@ -193,6 +194,19 @@ def test_what_a_late_client_found_in_one_read_is_not_held_against_a_proxy():
     at_once = [[(500 * MS, 1), *[(0, 1)] * 7]] * 30
     assert codes(run_of(at_once, lag_s=0.010)) == ["too_fast_to_tell"]
     assert codes(run_of(at_once, lag_s=0.0002)) == ["buffered"]
+
+
+def test_what_the_kernel_stamped_needs_no_look_at_the_clients_lag():
+    """A burst of more than a read: all but the first read's events came between two stamps of the kernel."""
+    assert kernel_stamps._READ_SIZES[0] == FIRST_READ_BYTES
+    streams, late = [[(1500 * MS, 1), *[(0, 1)] * 63]] * 30, 0.030
+    assert codes(run_of(streams, lag_s=late)) == ["too_fast_to_tell"]
+    assert codes(run_of(streams, lag_s=late, reads=2)) == ["too_fast_to_tell"]
+    stamped = {"read_lag_ns": 20 * MS, "reads": 2}
+    assert codes(run_of(streams, lag_s=late, **stamped)) == ["buffered"]
+    assert codes(run_of(streams, lag_s=late, **stamped, body_bytes=4500)) == ["too_fast_to_tell"]
+    spread = [[(1500 * MS, 1), *[(0, 1)] * 20, (30 * MS, 1), *[(0, 1)] * 42]] * 30
+    assert "buffered" not in codes(run_of(spread, lag_s=late, **stamped))
 
 
 def test_groups_that_the_clients_lag_explains_are_no_blocks():
