@@ -9,9 +9,9 @@ server whose times are spread otherwise than the null target's. Three things fol
    found and the percentile of D, and the larger one counts.
 2. Errors come in bouts (a busy core, a pause), so requests are no independent draws. They are cut into blocks
    in order of time, and blocks are drawn with replacement (H. R. Künsch, "The jackknife and the bootstrap for
-   general stationary observations", Annals of Statistics 17, 1989): the 97.5 % quantile of the statistic's
-   error is what another stretch of this length would stay below. Few blocks show too little spread; Student's
-   t in place of the normal quantile, and sqrt(1 + 1/B) for a new draw, make up for that.
+   general stationary observations", Annals of Statistics 17, 1989). How far the 97.5 % quantile of the
+   statistic's error is from that found is taken twofold, since the run is a draw too and may be a shorter
+   one, and with Student's t in place of the normal quantile: few blocks show too little spread.
 3. No draw exceeds what was seen, and the 99th percentile of a few hundred errors may. The largest of n is a
    97.5 % limit of a percentile where p^n <= 0.025: 368 for p99, and twice that since the run's percentile is
    a draw too. Where there are fewer, the largest is extended to so many along an exponential tail; its scale
@@ -44,6 +44,7 @@ FEWEST_IN_A_BLOCK: Final = 4
 PERCENTS: Final = (50.0, 99.0)
 _NUM_DRAWS: Final = 100
 _CONFIDENCE: Final = 97.5
+_SHORTER: Final = 2.0  # sqrt(1 + m) for a run with an m-th of the requests; m = 3
 _TAIL: Final = 90.0
 _Z975: Final = 1.959964
 # Student's t, 97.5 %, by degrees of freedom from 1.
@@ -112,8 +113,9 @@ def _bounds(blocks: Sequence[Both]) -> list[float]:
             for _ in range(_NUM_DRAWS)
         ]
     )
-    few = _T975[num - 2] / _Z975 * np.sqrt(1 + 1 / num)
-    limits = few * np.percentile(drawn, _CONFIDENCE, axis=0)
+    few = _SHORTER * _T975[num - 2] / _Z975
+    found = np.array(statistic_errors(whole))
+    limits = found + few * (np.percentile(drawn, _CONFIDENCE, axis=0) - found)
     return [max(float(limit), error) for limit, error in zip(limits, together, strict=True)]
 
 

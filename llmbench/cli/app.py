@@ -38,7 +38,7 @@ COMMANDS: Final[dict[str, str]] = {
     "check": "Validate scenario files without sending anything: every mistake at once.",
     "report": "Rebuild the reports of a run folder from its raw records.",
     "definitions": "Compute a run's figures by the formulas of another tool.",
-    "selftest": "Prove the instrument on this machine: expected against measured.",
+    "selftest": "Prove the instrument on this machine, in less than a minute.",
     "trace": "Show what a trace holds, or convert it to llmbench's own format.",
     "serve": "Serve a model with the bundled reference engine.",
     "mock": "Serve a fake endpoint with exact delays, and faults on demand.",

@@ -415,7 +415,7 @@ def _completions() -> list[Stream]:
         _fine("a plain stream", _pieces([*words, *end]), api="completions"),
         _fine("CRLF line ends", _whole(body.replace(b"\n", b"\r\n")), api="completions"),
         _fine("torn into pieces of 5 bytes", _torn(body, 5), api="completions"),
-        _fails("cut off cleanly", _pieces(words[:2]), "bad_stream", "truncated", api="completions"),
+        _fails("cut off", _pieces(words[:2]), "bad_stream", "truncated", api="completions"),
     ]
 
 

@@ -15,6 +15,7 @@ from llmbench.calibration.error import Pair
 from llmbench.calibration.null_target import null_target, pairs_of, read_truth
 from llmbench.columns import RequestColumns
 from llmbench.parquet import read_requests
+from llmbench.replay.interrupts import EXIT_INTERRUPTED
 from llmbench.scenario.load import parse_scenario
 
 
@@ -58,6 +59,8 @@ def run_against(url: str, parts: Mapping[str, Any]) -> Measured:
     }
     with scratch_folder() as out:
         result = run_scenario(parse_scenario(tree), out=out, save_text=True)
+        if result.exit_code == EXIT_INTERRUPTED:  # the whole self-test is meant, not this run
+            raise KeyboardInterrupt
         return Measured(summary=result.summary, columns=read_requests(result.folder / "requests.parquet"))
 
 

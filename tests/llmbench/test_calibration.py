@@ -76,7 +76,8 @@ def test_the_bound_of_one_run_covers_the_error_of_another_in_19_of_20(kind):
             metric, percent, _ = name.split("_")
             error = true_error(run, metric, float(percent[1:]))
             covered[name] += error <= bounds[name] * 1e9
-    assert all(count >= 38 for count in covered.values()), covered
+    # 19 in 20, less what chance takes of 40 (the 5 % point of the binomial distribution)
+    assert all(count >= 36 for count in covered.values()), covered
 
 
 def true_error(pairs, metric, percent):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 
 import pytest
 from hypothesis import given
@@ -113,6 +115,18 @@ def test_some_of_it_as_a_program(bench: Bench):
     assert {check["case"].split(":")[0] for check in found["checks"]} == {"known schedule", "known tokens"}
     assert "about" in ended.stderr
     assert not bench.run_folders
+
+
+def test_an_interrupt_ends_all_of_it(bench: Bench):
+    with bench.start("selftest", "--only", "schedule,tokens,times") as running:
+        line = running.stderr.readline()
+        time.sleep(2.0)
+        running.send_signal(signal.SIGINT)
+        stdout, stderr = running.communicate(timeout=20)
+    assert "1/3" in line
+    assert running.returncode == 130
+    assert "3/3" not in stderr
+    assert stdout == ""
 
 
 @pytest.mark.slow
