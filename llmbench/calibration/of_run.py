@@ -119,7 +119,7 @@ def measure_error(shape: Shape, run: Run) -> Known:
         if len(pairs) < FEWEST:
             raise CannotMeasure(f"only {len(pairs)} of its requests succeeded")
         return Known(
-            errors=error_bounds(pairs),
+            errors=error_bounds(pairs, timestamps=shape.timestamps),
             shape=shape,
             lag_s=lag_of(result.summary["instrument"]),
             note=_carried_note(replay, shape, result.summary),

@@ -116,6 +116,15 @@ def test_no_bound_is_below_the_error_found_nor_below_its_floor(seed, num):
             assert bound * 1e9 >= true_error(pairs, metric, percent) - 1e-3
 
 
+def test_a_first_token_that_a_loop_stamps_is_known_to_half_a_millisecond_at_best():
+    pairs = [
+        Pair([start, start + S, start + 2 * S], [start, start + S, start + 2 * S]) for start in range(40)
+    ]
+    assert error_bounds(pairs, timestamps="loop")["ttft_p50_s"] == 0.0005
+    assert error_bounds(pairs, timestamps="kernel")["ttft_p50_s"] == 0.0002
+    assert error_bounds(pairs, timestamps="loop")["itl_p50_s"] == 0.00002
+
+
 def test_requests_that_both_ends_count_otherwise_say_nothing():
     assert set(error_bounds([Pair([0, 1, 2], [0, 1])]).values()) == {None}
     assert set(error_bounds([]).values()) == {None}
