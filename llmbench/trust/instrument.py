@@ -15,8 +15,8 @@ LOOP_LAG_SHARE_OF_ITL = 0.25  # of the ITL p50
 LOOP_LAG_SHARE_OF_ITL_INVALID = 1.0
 LOOP_LAG_SHARE_OF_TTFT = 0.05  # of the TTFT p50
 LOOP_LAG_SHARE_OF_TTFT_INVALID = 0.20
-SHARED_SHARE = 0.10  # of events that bear the stamp of a later one
-SHARED_BOUND_SHARE = 1.0  # of the ITL p50, by which their stamps may be late
+SHARED_SHARE = 0.005  # of events that bear the stamp of a later one: half of what a p99 is made of
+SHARED_BOUND_SHARE = 0.5  # of the ITL p50, by which their stamps may be late
 CLOCK_STEP_S = 0.001
 
 
@@ -75,7 +75,7 @@ def _stamps_shared(summary: Summary) -> Reason | None:
         share,
         SHARED_SHARE,
         f"{percent(share)} of events were read together with later ones, {lag * 1e3:.3g} ms after these had "
-        f"arrived (p99): ITL p95 and beyond may be off by as much",
+        f"arrived (p99): TTFT and ITL p99 may be off by as much",
         f"move other work off this machine, or {less_load(summary)}",
     )
 

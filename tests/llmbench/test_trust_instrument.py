@@ -70,7 +70,7 @@ def shared(index, *, share, bound_ms):
     ("share", "bound_ms", "lag_s", "is_told"),
     [
         (0.0, 0, 0.030, False),
-        (0.05, 30, 0.030, False),  # few
+        (0.05, 30, 0.030, True),
         (0.5, 30, 0.030, True),
         (0.5, 30, 0.0005, False),  # read at once: the server sent them together
         (0.5, 5, 0.030, False),  # all within less than a gap
