@@ -99,8 +99,11 @@ def render_body(
     prompt: str | None = None,
     messages: Sequence[Mapping[str, Any]] | None = None,
     max_tokens: int | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The JSON body of one request, from a prompt or from messages (one of the two)."""
+    """The JSON body of one request, from a prompt or from messages (one of the two). `own` is what this
+    request alone adds (tools, say); the user's `target.body` wins over it.
+    """
     body: dict[str, Any] = {"model": style.model}
     if style.api == "chat":
         body["messages"] = messages if messages is not None else [{"role": "user", "content": prompt}]
@@ -115,6 +118,8 @@ def render_body(
     body["stream"] = style.stream
     if style.stream and style.usage and style.api != "responses":
         body["stream_options"] = {"include_usage": True}
+    if own:
+        body.update(own)
     body.update(style.extra)
     return orjson.dumps(body)
 

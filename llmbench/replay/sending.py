@@ -168,7 +168,11 @@ def prepare(
     """A request's bytes, made before it is due."""
     spec = source.spec(index)
     payload = render_body(
-        style, prompt=spec.prompt, messages=spec.messages, max_tokens=spec.output_tokens_asked
+        style,
+        prompt=spec.prompt,
+        messages=spec.messages,
+        max_tokens=spec.output_tokens_asked,
+        own=spec.body,
     )
     return Prepared(destination.frame(index, f"{run_id}-{index}", payload), spec)
 

@@ -47,7 +47,7 @@ class RequestSpec:
     asked.
 
     `workload` is the position of its workload in the scenario; `prefix_group` the shared prefix it begins
-    with.
+    with; `body` is merged into the request's body.
     """
 
     index: int
@@ -60,6 +60,7 @@ class RequestSpec:
     output_tokens_asked: int | None = None
     messages: tuple[Message, ...] | None = None
     prompt: str | None = None
+    body: Mapping[str, Any] | None = None
 
 
 class RequestSource:
